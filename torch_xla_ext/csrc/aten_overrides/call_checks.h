@@ -11,7 +11,9 @@
 #include <torch/library.h>
 
 #include "torch_xla_ext/csrc/aten_overrides/checked_call.h"
+#include "torch_xla_ext/csrc/aten_overrides/indexing_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/kernel_checks.h"
+#include "torch_xla_ext/csrc/aten_overrides/random_checks.h"
 
 namespace torch_xla_ext::aten_overrides {
 

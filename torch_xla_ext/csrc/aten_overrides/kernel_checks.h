@@ -6,17 +6,14 @@
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <ATen/EmptyTensor.h>
-#include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
 #include <ATen/MetaFunctions.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/WrapDimUtilsMulti.h>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "torch_xla_ext/csrc/aten_overrides/pooling.h"
 
@@ -189,12 +186,6 @@ inline void CheckRepeat(const at::Tensor& self, c10::SymIntArrayRef repeats) {
               "number of dimensions of tensor");
 }
 
-inline void CheckTake(const at::Tensor&, const at::Tensor& index) {
-  TORCH_CHECK(index.scalar_type() == at::kLong,
-              "take(): Expected a long tensor for index, but got ",
-              index.scalar_type());
-}
-
 inline void CheckPixelShuffle(const at::Tensor& self, int64_t factor) {
   TORCH_CHECK(self.dim() >= 3,
               "pixel_shuffle expects input to have at least 3 dimensions, but "
@@ -292,116 +283,6 @@ inline void CheckBatchNorm(const at::Tensor& input,
   }
 }
 
-// Whether the values of an assignment `self[indices] = values` can be expanded
-// to what the indices choose. How many a mask chooses is not known here.
-inline void CheckAssignment(const at::Tensor& self,
-                            const c10::List<std::optional<at::Tensor>>& indices,
-                            const at::Tensor& values) {
-  std::vector<at::Tensor> described;
-  for (size_t i = 0; i < indices.size(); ++i) {
-    const std::optional<at::Tensor> index = indices.get(i);
-    if (!index || !index->defined()) {
-      described.emplace_back();
-      continue;
-    }
-    const at::ScalarType type = index->scalar_type();
-    if (type == at::kBool || type == at::kByte) {
-      const bool is_whole =
-          indices.size() == 1 && values.dim() == 1 + self.dim() - index->dim();
-      TORCH_CHECK(
-          !is_whole || values.size(0) <= std::max<int64_t>(index->numel(), 1),
-          "shape mismatch: value tensor of shape ", values.sizes(),
-          " cannot be broadcast to indexing result of a mask of ",
-          index->sizes());
-      return;
-    }
-    described.push_back(at::detail::empty_meta(index->sizes(), type));
-  }
-  c10::List<std::optional<at::Tensor>> list;
-  for (const at::Tensor& index : described) {
-    list.push_back(index.defined() ? std::optional(index) : std::nullopt);
-  }
-  const at::Tensor chosen = at::meta::index(
-      at::detail::empty_meta(self.sizes(), self.scalar_type()), list);
-  TORCH_CHECK(at::is_expandable_to(values.sizes(), chosen.sizes()),
-              "shape mismatch: value tensor of shape ", values.sizes(),
-              " cannot be broadcast to indexing result of shape ",
-              chosen.sizes());
-}
-
-inline void CheckIndices(const at::Tensor& self,
-                         const c10::List<std::optional<at::Tensor>>& indices) {
-  int64_t dim = 0;
-  for (size_t i = 0; i < indices.size(); ++i) {
-    const std::optional<at::Tensor> index = indices.get(i);
-    if (!index || !index->defined()) {
-      ++dim;
-      continue;
-    }
-    const at::ScalarType type = index->scalar_type();
-    TORCH_CHECK_INDEX(type == at::kLong || type == at::kInt ||
-                          type == at::kByte || type == at::kBool,
-                      "tensors used as indices must be long, int, byte or "
-                      "bool tensors");
-    const bool is_mask = type == at::kByte || type == at::kBool;
-    for (int64_t j = 0; is_mask && j < index->dim(); ++j) {
-      TORCH_CHECK_INDEX(
-          dim + j < self.dim() && index->size(j) == self.size(dim + j),
-          "The shape of the mask ", index->sizes(), " at index ", i,
-          " does not match the shape of the indexed tensor ", self.sizes());
-    }
-    dim += is_mask ? index->dim() : 1;
-  }
-}
-
-inline void CheckIndex(const at::Tensor& self,
-                       const c10::List<std::optional<at::Tensor>>& indices) {
-  CheckIndices(self, indices);
-}
-
-inline void CheckIndexPut(const at::Tensor& self,
-                          const c10::List<std::optional<at::Tensor>>& indices,
-                          const at::Tensor& values) {
-  CheckIndices(self, indices);
-  TORCH_CHECK_INDEX(self.scalar_type() == values.scalar_type(),
-                    "Index put requires the source and destination dtypes "
-                    "match, got ",
-                    self.scalar_type(), " for the destination and ",
-                    values.scalar_type(), " for the source.");
-  CheckAssignment(self, indices, values);
-}
-
-inline void CheckIndexPut_(at::Tensor& self,
-                           const c10::List<std::optional<at::Tensor>>& indices,
-                           const at::Tensor& values, bool) {
-  CheckIndexPut(self, indices, values);
-}
-
-inline void CheckIndexPutImpl_(
-    at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices,
-    const at::Tensor& values, bool, bool) {
-  CheckIndexPut(self, indices, values);
-}
-
-template <typename Value>
-void CheckIndexFill(at::Tensor&, int64_t, const at::Tensor& index,
-                    const Value&) {
-  TORCH_CHECK_INDEX(index.scalar_type() == at::kLong,
-                    "index_fill_(): Expected dtype int64 for index.");
-}
-
-inline void CheckEmbeddingBag(const at::Tensor&, const at::Tensor& indices,
-                              const at::Tensor& offsets, bool, int64_t, bool,
-                              const std::optional<at::Tensor>&, bool, int64_t) {
-  for (const at::Tensor* const tensor : {&indices, &offsets}) {
-    const at::ScalarType type = tensor->scalar_type();
-    TORCH_CHECK(type == at::kLong || type == at::kInt,
-                "embedding_bag: expected indices and offsets of dtype Long or "
-                "Int, but got ",
-                type);
-  }
-}
-
 inline void CheckSort(const at::Tensor& self, int64_t dim, bool) {
   at::maybe_wrap_dim(dim, self.dim());
   TORCH_CHECK(!self.is_complex(), "sort: not supported for complex numbers");
@@ -414,14 +295,6 @@ inline void CheckFmodByNumber(const at::Tensor& self, const at::Scalar& other) {
 
 inline void CheckMvlgamma(const at::Tensor& self, int64_t p) {
   TORCH_CHECK(p >= 1, "p has to be greater than or equal to 1");
-}
-
-// torch_xla's own functions copy integers of one type to another.
-inline void CheckIndexCopy(const at::Tensor& self, int64_t dim,
-                           const at::Tensor& index, const at::Tensor& source) {
-  at::meta::index_copy(
-      self, dim, index,
-      at::detail::empty_meta(source.sizes(), self.scalar_type()));
 }
 
 // Upstream's error is a RuntimeError, PyTorch's an IndexError.
@@ -587,40 +460,6 @@ inline void CheckViewCopy(const at::Tensor& self, c10::SymIntArrayRef size) {
   at::infer_size_dv(size, self.sym_numel());
 }
 
-inline void CheckEmbedding(const at::Tensor& weight, const at::Tensor& indices,
-                           c10::SymInt, bool, bool) {
-  TORCH_CHECK(weight.dim() == 2, "'weight' must be 2-D");
-  TORCH_CHECK(
-      indices.scalar_type() == at::kLong || indices.scalar_type() == at::kInt,
-      "Expected tensor for argument #1 'indices' to have one of the "
-      "following scalar types: Long, Int; but got ",
-      indices.scalar_type(), " instead");
-}
-
-inline void CheckMultinomial(const at::Tensor& self, c10::SymInt num_samples,
-                             bool replacement, std::optional<at::Generator>) {
-  TORCH_CHECK(self.dim() == 1 || self.dim() == 2,
-              "prob_dist must be 1 or 2 dim");
-  TORCH_CHECK(
-      at::isFloatingType(self.scalar_type()),
-      "multinomial only supports floating-point dtypes for input, got: ",
-      self.scalar_type());
-  TORCH_CHECK(num_samples > 0, "cannot sample n_sample <= 0 samples");
-  TORCH_CHECK(replacement || num_samples <= self.size(-1),
-              "cannot sample n_sample > prob_dist.size(-1) samples without "
-              "replacement");
-}
-
-inline void CheckIndexSelect(const at::Tensor& self, int64_t dim,
-                             const at::Tensor& index) {
-  at::maybe_wrap_dim(dim, self.dim());
-  TORCH_CHECK_INDEX(index.dim() <= 1,
-                    "index_select(): Index is supposed to be a vector");
-  TORCH_CHECK(
-      index.scalar_type() == at::kLong || index.scalar_type() == at::kInt,
-      "index_select(): Expected dtype int32 or int64 for index");
-}
-
 inline void CheckSoftshrink(const at::Tensor& self, const at::Scalar& lambda) {
   at::meta::softshrink(self, lambda);
   TORCH_CHECK(lambda.toDouble() >= 0,
@@ -654,68 +493,6 @@ inline void CheckMaxPool2d(const at::Tensor& self, at::IntArrayRef kernel,
   CheckPool("max_pool", kernel, stride, padding);
   at::meta::max_pool2d_with_indices(self, kernel, stride, padding, dilation,
                                     ceil_mode);
-}
-
-// Whether integers of the dtype can be `number`.
-inline void CheckFits(const char* name, const at::Tensor& self,
-                      int64_t number) {
-  if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false)) return;
-  AT_DISPATCH_INTEGRAL_TYPES(self.scalar_type(), "random_", [&] {
-    TORCH_CHECK(number >= std::numeric_limits<scalar_t>::min() &&
-                    number <= std::numeric_limits<scalar_t>::max(),
-                name, " is out of bounds for ", self.scalar_type());
-  });
-}
-
-inline void CheckRandom(at::Tensor& self, int64_t from,
-                        std::optional<int64_t> to,
-                        std::optional<at::Generator>) {
-  TORCH_CHECK(!to || from < *to,
-              "random_ expects 'from' to be less than 'to', but got from=",
-              from, " >= to=", to.value_or(0));
-  CheckFits("from", self, from);
-  if (to) CheckFits("to - 1", self, *to - 1);
-}
-
-inline void CheckRandomTo(at::Tensor& self, int64_t to,
-                          std::optional<at::Generator>) {
-  TORCH_CHECK(to > 0,
-              "random_ expects 'from' to be less than 'to', but got "
-              "from=0 >= to=",
-              to);
-  CheckFits("to - 1", self, to - 1);
-}
-
-inline void CheckUniform(at::Tensor& self, double from, double to,
-                         std::optional<at::Generator>) {
-  CheckFractions("uniform_", self);
-  TORCH_CHECK(from <= to,
-              "uniform_ expects to return a [from, to) range, but found from=",
-              from, " > to=", to);
-}
-
-inline void CheckBernoulli(const at::Tensor& self,
-                           std::optional<at::Generator>) {
-  CheckFractions("bernoulli", self);
-}
-
-inline void CheckBernoulliP(const at::Tensor&, double p,
-                            std::optional<at::Generator>) {
-  TORCH_CHECK(p >= 0 && p <= 1,
-              "bernoulli_ expects p to be in [0, 1], but got p=", p);
-}
-
-inline void CheckNormal(const at::Tensor&, double std,
-                        std::optional<at::Generator>) {
-  TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);
-}
-
-inline void CheckPut(at::Tensor&, const at::Tensor& index,
-                     const at::Tensor& source, bool) {
-  TORCH_CHECK_INDEX(index.numel() == source.numel(),
-                    "put_(): Expected source and index to have the same number "
-                    "of elements, but got source with ",
-                    source.numel(), " elements, index with ", index.numel());
 }
 
 }  // namespace torch_xla_ext::aten_overrides

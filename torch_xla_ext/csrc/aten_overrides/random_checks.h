@@ -1,0 +1,85 @@
+// Checks of calls that draw random numbers.
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_RANDOM_CHECKS_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_RANDOM_CHECKS_H_
+
+#include <ATen/ATen.h>
+#include <ATen/Dispatch.h>
+
+#include <limits>
+#include <optional>
+
+#include "torch_xla_ext/csrc/aten_overrides/kernel_checks.h"
+
+namespace torch_xla_ext::aten_overrides {
+
+inline void CheckMultinomial(const at::Tensor& self, c10::SymInt num_samples,
+                             bool replacement, std::optional<at::Generator>) {
+  TORCH_CHECK(self.dim() == 1 || self.dim() == 2,
+              "prob_dist must be 1 or 2 dim");
+  TORCH_CHECK(
+      at::isFloatingType(self.scalar_type()),
+      "multinomial only supports floating-point dtypes for input, got: ",
+      self.scalar_type());
+  TORCH_CHECK(num_samples > 0, "cannot sample n_sample <= 0 samples");
+  TORCH_CHECK(replacement || num_samples <= self.size(-1),
+              "cannot sample n_sample > prob_dist.size(-1) samples without "
+              "replacement");
+}
+
+// Whether integers of the dtype can be `number`.
+inline void CheckFits(const char* name, const at::Tensor& self,
+                      int64_t number) {
+  if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false)) return;
+  AT_DISPATCH_INTEGRAL_TYPES(self.scalar_type(), "random_", [&] {
+    TORCH_CHECK(number >= std::numeric_limits<scalar_t>::min() &&
+                    number <= std::numeric_limits<scalar_t>::max(),
+                name, " is out of bounds for ", self.scalar_type());
+  });
+}
+
+inline void CheckRandom(at::Tensor& self, int64_t from,
+                        std::optional<int64_t> to,
+                        std::optional<at::Generator>) {
+  TORCH_CHECK(!to || from < *to,
+              "random_ expects 'from' to be less than 'to', but got from=",
+              from, " >= to=", to.value_or(0));
+  CheckFits("from", self, from);
+  if (to) CheckFits("to - 1", self, *to - 1);
+}
+
+inline void CheckRandomTo(at::Tensor& self, int64_t to,
+                          std::optional<at::Generator>) {
+  TORCH_CHECK(to > 0,
+              "random_ expects 'from' to be less than 'to', but got "
+              "from=0 >= to=",
+              to);
+  CheckFits("to - 1", self, to - 1);
+}
+
+inline void CheckUniform(at::Tensor& self, double from, double to,
+                         std::optional<at::Generator>) {
+  CheckFractions("uniform_", self);
+  TORCH_CHECK(from <= to,
+              "uniform_ expects to return a [from, to) range, but found from=",
+              from, " > to=", to);
+}
+
+inline void CheckBernoulli(const at::Tensor& self,
+                           std::optional<at::Generator>) {
+  CheckFractions("bernoulli", self);
+}
+
+inline void CheckBernoulliP(const at::Tensor&, double p,
+                            std::optional<at::Generator>) {
+  TORCH_CHECK(p >= 0 && p <= 1,
+              "bernoulli_ expects p to be in [0, 1], but got p=", p);
+}
+
+inline void CheckNormal(const at::Tensor&, double std,
+                        std::optional<at::Generator>) {
+  TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);
+}
+
+}  // namespace torch_xla_ext::aten_overrides
+
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_RANDOM_CHECKS_H_
