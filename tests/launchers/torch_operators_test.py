@@ -104,7 +104,7 @@ def test_numbers_in_the_program_differ_and_programs_are_reused(device: torch.dev
     assert compilations() == before
 
 
-def test_calls_are_remembered(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_cached(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     x, planned = torch.randn(4, 9), []
     on_xla = x.to(device)
     plan = registering.OperatorOverload._planned

@@ -1,4 +1,4 @@
-"""Calls of operators with XLA tensors that remember what was checked: never for other arguments."""
+"""Calls of operators with XLA tensors that cache checks: never for other arguments."""
 
 import threading
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def counted() -> Callable[..., torch.Tensor]:
         "str text='') -> Tensor",
         target="XlaGpuSimpleAdd",
         attributes=_attributes,
-        environment=["TEST_REMEMBERED"],
+        environment=["TEST_CACHED"],
     )
     return torch.ops.test_cached.add
 
@@ -95,11 +95,11 @@ def test_other_arguments_are_other_calls(
     ]
     assert [count(*args) for args in variants] == [1] * len(variants)
     assert [count(*args) for args in variants] == [0] * len(variants)
-    monkeypatch.setenv("TEST_REMEMBERED", "1")
+    monkeypatch.setenv("TEST_CACHED", "1")
     assert count(*variants[0]) == 1
-    monkeypatch.setenv("TEST_REMEMBERED", "")
+    monkeypatch.setenv("TEST_CACHED", "")
     assert count(*variants[0]) == 1
-    monkeypatch.delenv("TEST_REMEMBERED")
+    monkeypatch.delenv("TEST_CACHED")
     assert count(*variants[0]) == 0
     # A float's place takes 1 and True for 1.0, as torch does: the kernel sees that.
     assert count(*tensors(12), 1) == 0

@@ -261,7 +261,7 @@ def test_arguments_are_checked_once_when_traced(monkeypatch: pytest.MonkeyPatch)
     )
     for _ in range(2):
         ops.kv_cache_update(*tokens("xla", [3, 7, 8, 9, 11, 12, 13]), *new_caches("xla"))
-    assert checks == ["key_scale", "value_scale"]  # the second call is remembered
+    assert checks == ["key_scale", "value_scale"]  # the second call is cached
 
 
 def test_xla_caches_need_not_be_contiguous_and_others_must() -> None:

@@ -225,7 +225,7 @@ class _XlaCapturedProgram:
     def matches(self, arguments: list[torch.Tensor], /) -> bool:
         """Return whether the state, apart from its values, is the same as at the capture."""
 
-    def remember_shardings(self) -> None:
+    def cache_shardings(self) -> None:
         """Take the shardings that the tensors of the state have as those of the program."""
 
     def run(self, arguments: list[torch.Tensor], /) -> list[torch.Tensor]:

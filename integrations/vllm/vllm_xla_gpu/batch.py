@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from vllm.v1.worker.tpu_input_batch import InputBatch
 
-from vllm_xla_gpu.sampling import NUM_WISHES, pack_no_wishes
+from vllm_xla_gpu.sampling import NUM_PARAMS, pack_greedy_params
 
 UNUSED_SLOT = -1  # kv_pages_update writes no token there
 NO_ADAPTER = -1
@@ -61,7 +61,7 @@ class BatchShape:
             *[self.num_tokens] * 5,
             *(self.num_seqs * self.pages_per_seq, self.num_seqs),
             *(self.num_seqs + 1, 1, self.num_seqs, self.num_checked),
-            self.num_seqs * NUM_WISHES,
+            self.num_seqs * NUM_PARAMS,
         ]
         ends = list(itertools.accumulate(sizes))
         return list(zip([0, *ends], ends, strict=False))
@@ -83,7 +83,7 @@ class Batch:
         num_seqs: [1]; how many sequences there are.
         last_tokens: [S]; the last token of each.
         checked: [num_checked]; of each sequence with drafts the token before them, and they.
-        wishes: [S, NUM_WISHES]; what the sampler needs, of sampling.pack_wishes.
+        params: [S, NUM_PARAMS]; what the sampler needs, of sampling.pack_params.
     """
 
     input_ids: torch.Tensor
@@ -97,7 +97,7 @@ class Batch:
     num_seqs: torch.Tensor
     last_tokens: torch.Tensor
     checked: torch.Tensor
-    wishes: torch.Tensor
+    params: torch.Tensor
 
     @classmethod
     def unpack(cls, packed: torch.Tensor | np.ndarray, shape: BatchShape) -> Batch:
@@ -123,7 +123,7 @@ def pack_empty(shape: BatchShape) -> np.ndarray:
     batch.slots[:], batch.previous[:], batch.adapters[:] = UNUSED_SLOT, KNOWN, NO_ADAPTER
     batch.kv_lens[0] = batch.num_seqs[0] = 1
     batch.cu_q_lens[1:] = 1
-    batch.wishes[:] = pack_no_wishes(shape.num_seqs)
+    batch.params[:] = pack_greedy_params(shape.num_seqs)
     return packed
 
 
@@ -135,7 +135,7 @@ def pack(
     rows_before: np.ndarray,
     adapters: np.ndarray | int = NO_ADAPTER,
     num_drafts: np.ndarray | int = 0,
-    wishes: np.ndarray | None = None,
+    params: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return the step of vLLM's batch as one array, for Batch.unpack.
 
@@ -148,7 +148,7 @@ def pack(
         adapters: [number of requests]; the slots of their adapters.
         num_drafts: [number of requests]; how many of their new tokens are drafts, which are behind
             their own tokens.
-        wishes: of sampling.pack_wishes; None if all requests want the best tokens.
+        params: of sampling.pack_params; None if all requests want the best tokens.
 
     Returns:
         int32 [end of the last field].
@@ -183,8 +183,8 @@ def pack(
     has_drafts = num_drafts[seq] > 0
     checked = np.flatnonzero(has_drafts & (np.arange(total) >= (ends - num_drafts - 1)[seq]))
     batch.checked[: len(checked)] = checked
-    if wishes is not None:
-        batch.wishes[:num_seqs] = wishes
+    if params is not None:
+        batch.params[:num_seqs] = params
     return packed
 
 

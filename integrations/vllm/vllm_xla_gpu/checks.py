@@ -122,13 +122,13 @@ def check_config(config: VllmConfig) -> None:
 
 def _speculation(config: VllmConfig) -> dict[str, tuple[bool, str]]:
     """Return what is refused of speculative decoding, as in `check_config`."""
-    wishes = config.speculative_config
-    if wishes is None:
+    speculative = config.speculative_config
+    if speculative is None:
         return {}
     launched = config.parallel_config.distributed_executor_backend == "external_launcher"
     return {
-        f"speculative decoding by {wishes.method!r}": (
-            wishes.method != "ngram",
+        f"speculative decoding by {speculative.method!r}": (
+            speculative.method != "ngram",
             "set method='ngram', or leave it out",
         ),
         "speculative decoding with external_launcher": (launched, "leave it out"),

@@ -43,15 +43,15 @@ from vllm_xla_gpu.lora import write_slots_whole
 from vllm_xla_gpu.memory import DeviceMemory
 from vllm_xla_gpu.processes import fingerprint
 from vllm_xla_gpu.sampling import (
-    NUM_WISHES,
+    NUM_PARAMS,
     KeyedSampler,
     biased,
     has_biases,
     make_key,
-    pack_wishes,
+    pack_params,
     penalized,
     penalty_operands,
-    unpack_wishes,
+    unpack_params,
     write_bias,
 )
 from vllm_xla_gpu.speculation import Drafter
@@ -108,7 +108,9 @@ class XlaGpuModelRunner(WarmedUpRunner):
         # and what its requests want. See _received and _sent for the others.
         self._logits: dict[int, torch.Tensor] = {}
         self._tokens = self._placed(torch.zeros(self.max_num_reqs, 1, dtype=torch.int64))
-        self._wishes = self._placed(torch.zeros(self.max_num_reqs, NUM_WISHES, dtype=torch.int32))
+        self._sampling_params = self._placed(
+            torch.zeros(self.max_num_reqs, NUM_PARAMS, dtype=torch.int32)
+        )
         self._bias = self._captured_by_rows(biased)
         self._penalize = self._captured_by_rows(penalized)
         self._best = self._captured_by_rows(self._keep_best)
@@ -286,7 +288,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         wanted = torch.cat([batch.last_tokens, batch.checked])
         logits, others = self._logits_of(hidden[wanted]).split([shape.num_seqs, shape.num_checked])
         self._logits[shape.num_seqs].copy_(logits)
-        self._wishes[: shape.num_seqs] = batch.wishes
+        self._sampling_params[: shape.num_seqs] = batch.params
         tokens = self._keep_best(logits)
         return tokens, self._sent(others.argmax(-1)) if shape.num_checked else None
 
@@ -308,9 +310,9 @@ class XlaGpuModelRunner(WarmedUpRunner):
 
     def _keep_sampled(self, logits: torch.Tensor) -> torch.Tensor:
         """Sample by the requests' parameters, and keep the tokens."""
-        wishes = unpack_wishes(self._wishes[: len(logits)])
+        params = unpack_params(self._sampling_params[: len(logits)])
         # The sampler writes into float32 logits.
-        return self._keep(self.sampler(logits.clone(), wishes).sampled_token_ids)
+        return self._keep(self.sampler(logits.clone(), params).sampled_token_ids)
 
     @property
     def _adapter_manager(self) -> LoRAModelManager:
@@ -401,7 +403,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
             rows_before,
             self._adapters(num_seqs),
             np.array([len(tokens) for tokens in drafts]),
-            None if batch.all_greedy else pack_wishes(batch, self._keys(ends)),
+            None if batch.all_greedy else pack_params(batch, self._keys(ends)),
         )
         if self._peers is not None:
             self._peers.check_step(scheduler_output, packed)
@@ -460,10 +462,10 @@ class XlaGpuModelRunner(WarmedUpRunner):
         if not any(map(has_biases, params)):
             return None
         bias = np.zeros((num_seqs, self.vocab_size), dtype=np.float32)
-        for row, (wishes, end) in enumerate(zip(params, ends.tolist(), strict=True)):
+        for row, (wanted, end) in enumerate(zip(params, ends.tolist(), strict=True)):
             begin = batch.num_prompt_tokens[row]
-            if has_biases(wishes) and end >= begin:
-                write_bias(bias[row], wishes, end - begin, batch.token_ids_cpu[row, begin:end])
+            if has_biases(wanted) and end >= begin:
+                write_bias(bias[row], wanted, end - begin, batch.token_ids_cpu[row, begin:end])
         return torch.from_numpy(bias)
 
     def _keys(self, ends: np.ndarray) -> np.ndarray:

@@ -25,9 +25,9 @@ _WORD = 0xFFFFFFFF
 _UNIFORM_BITS = 23
 # Below it, the best token is meant.
 _LEAST_TEMPERATURE = 1e-5
-# Columns of what `pack_wishes` returns: three of float32, top_k, and a key's two words.
+# Columns of what `pack_params` returns: three of float32, top_k, and a key's two words.
 _FLOATS = ("temperature", "min_p", "top_p")
-NUM_WISHES = 6
+NUM_PARAMS = 6
 
 
 def has_penalties(params: SamplingParams) -> bool:
@@ -53,9 +53,9 @@ def penalty_operands(batch: InputBatch, num_seqs: int) -> tuple[torch.Tensor, to
     return torch.from_numpy(tokens), torch.from_numpy(penalties)
 
 
-def pack_no_wishes(num_seqs: int) -> np.ndarray:
+def pack_greedy_params(num_seqs: int) -> np.ndarray:
     """Pack the parameters of sequences that want the best tokens."""
-    packed = np.zeros((num_seqs, NUM_WISHES), dtype=np.int32)
+    packed = np.zeros((num_seqs, NUM_PARAMS), dtype=np.int32)
     floats = packed.view(np.float32)
     for column, name in enumerate(_FLOATS):
         floats[:, column] = DEFAULT_SAMPLING_PARAMS[name]
@@ -63,18 +63,18 @@ def pack_no_wishes(num_seqs: int) -> np.ndarray:
     return packed
 
 
-def pack_wishes(batch: InputBatch, keys: np.ndarray) -> np.ndarray:
-    """Pack the sampling parameters of a batch's requests, for `unpack_wishes`.
+def pack_params(batch: InputBatch, keys: np.ndarray) -> np.ndarray:
+    """Pack the sampling parameters of a batch's requests, for `unpack_params`.
 
     Args:
         batch: vLLM's.
         keys: uint32 [number of requests, 2], of `make_key`.
 
     Returns:
-        int32 [number of requests, NUM_WISHES].
+        int32 [number of requests, NUM_PARAMS].
     """
     count = len(keys)
-    packed = np.empty((count, NUM_WISHES), dtype=np.int32)
+    packed = np.empty((count, NUM_PARAMS), dtype=np.int32)
     floats = packed.view(np.float32)
     for column, name in enumerate(_FLOATS):
         floats[:, column] = getattr(batch, f"{name}_cpu")[:count]
@@ -94,8 +94,8 @@ def _float_of_bits() -> Callable[[torch.Tensor], torch.Tensor]:
     )
 
 
-def unpack_wishes(packed: torch.Tensor) -> SamplingMetadata:
-    """Unpack a tensor of `pack_wishes` on the device."""
+def unpack_params(packed: torch.Tensor) -> SamplingMetadata:
+    """Unpack a tensor of `pack_params` on the device."""
     columns = _float_of_bits()(packed[:, :3]).unbind(1)
     floats = dict(zip(_FLOATS, columns, strict=True))
     keys = packed[:, 4:].long() & _WORD

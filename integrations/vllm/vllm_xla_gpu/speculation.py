@@ -34,11 +34,13 @@ class Drafter:
 
     @classmethod
     def of_config(cls, config: VllmConfig) -> Drafter | None:
-        wishes = config.speculative_config
-        if wishes is None:
+        speculative = config.speculative_config
+        if speculative is None:
             return None
         return cls(
-            wishes.prompt_lookup_min, wishes.prompt_lookup_max, wishes.num_speculative_tokens
+            speculative.prompt_lookup_min,
+            speculative.prompt_lookup_max,
+            speculative.num_speculative_tokens,
         )
 
     def propose(self, request: Request) -> list[int]:

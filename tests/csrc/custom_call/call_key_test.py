@@ -1,4 +1,4 @@
-"""What a remembered call depends on: its operands' types, and all other values."""
+"""What a cached call depends on: its operands' types, and all other values."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_operands() -> None:
     assert [id(operand) for operand in operands] == [id(a), id(b), id(a)]
 
 
-def test_what_is_not_remembered() -> None:
+def test_what_is_not_cached() -> None:
     class Subclass(torch.Tensor):
         pass
 

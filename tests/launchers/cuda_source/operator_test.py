@@ -138,7 +138,7 @@ def test_in_place_on_a_gpu(device: torch.device) -> None:
 
 
 @on_a_gpu
-def test_calls_are_remembered(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_cached(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(301, device=device)
     first = attributes(ops.square(x))
     monkeypatch.setattr(type(square.calls), "prepared", None)

@@ -1,4 +1,4 @@
-// What a call is remembered by: calls with equal keys differ in nothing but
+// What a call is cached by: calls with equal keys differ in nothing but
 // their operands.
 #ifndef TORCH_XLA_EXT_CSRC_CUSTOM_CALL_CALL_KEY_H_
 #define TORCH_XLA_EXT_CSRC_CUSTOM_CALL_CALL_KEY_H_
@@ -21,7 +21,7 @@ void AppendBytes(const T& value, std::string* key) {
 void AppendText(std::string_view text, std::string* key);
 
 // Appends a tensor's dtype, shape and device. Returns false for tensors that
-// are not remembered: with symbolic sizes, and subclasses of Tensor.
+// are not cached: with symbolic sizes, and subclasses of Tensor.
 bool AppendTensor(const at::Tensor& tensor, std::string* key);
 
 // The key of Python values; None if the call is not cached: with values that

@@ -66,7 +66,7 @@ namespace {
 
 // Appends what a call is prepared for: a tensor's dtype, shape and device, and
 // the type and value of anything else. Returns false for
-// arguments that are not remembered.
+// arguments that are not cached.
 bool AppendKey(const c10::IValue& value, std::string* key) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
@@ -116,15 +116,15 @@ class PreparedCalls {
     // entry stale.
     const uint64_t registrations = NumRegistrations();
     std::string key;
-    const bool remembers = AppendKeys(args, &key);
+    const bool is_cacheable = AppendKeys(args, &key);
     std::shared_ptr<const PreparedCall> call;
-    if (remembers) call = Find(key, registrations);
+    if (is_cacheable) call = Find(key, registrations);
     if (call == nullptr) {
       const py::gil_scoped_acquire gil;
       const py::object prepared = prepare_(args);
       if (prepared.is_none()) return ToTensors(run_(args));
       call = prepared.cast<std::shared_ptr<PreparedCall>>();
-      if (remembers) Insert(std::move(key), registrations, call);
+      if (is_cacheable) Insert(std::move(key), registrations, call);
     }
     std::vector<torch_xla::XLATensorPtr> inputs;
     inputs.reserve(args.size());
@@ -143,7 +143,7 @@ class PreparedCalls {
     uint64_t registrations;
     std::shared_ptr<const PreparedCall> call;
   };
-  // If sizes never repeat, remembering more entries gains nothing.
+  // If sizes never repeat, caching more entries gains nothing.
   static constexpr size_t kMaxEntries = 4096;
 
   bool AppendKeys(Arguments args, std::string* key) const {
@@ -188,7 +188,7 @@ class PreparedCalls {
 
   const PythonFunction prepare_;
   const PythonFunction run_;
-  // Empty if nothing is remembered.
+  // Empty if nothing is cached.
   const std::optional<std::vector<std::string>> environment_;
   std::mutex mutex_;
   std::unordered_map<std::string, Entry> entries_;

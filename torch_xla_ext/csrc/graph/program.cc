@@ -190,7 +190,7 @@ bool Program::FindState(const std::vector<at::Tensor>& arguments,
   return true;
 }
 
-bool Program::HasRememberedShardings(const std::vector<Input>& inputs) const {
+bool Program::HasCachedShardings(const std::vector<Input>& inputs) const {
   if (computation_ == nullptr || !computation_->is_sharded) return true;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Source& source = description_.parameters[i];
@@ -202,7 +202,7 @@ bool Program::HasRememberedShardings(const std::vector<Input>& inputs) const {
   return true;
 }
 
-void Program::RememberShardings() {
+void Program::CacheShardings() {
   for (StateTensor& state : state_) {
     const at::Tensor tensor(state.tensor.lock());
     if (!tensor.defined()) continue;
@@ -457,7 +457,7 @@ std::optional<std::vector<at::Tensor>> Program::RunIfMatches(
   if (!FindState(arguments, &state)) return std::nullopt;
   const WithoutGil without_gil;
   const std::vector<Input> inputs = Gather(arguments, state);
-  if (!HasRememberedShardings(inputs)) return std::nullopt;
+  if (!HasCachedShardings(inputs)) return std::nullopt;
   return Run(inputs, here ? &graph::StartHere : &graph::Start);
 }
 

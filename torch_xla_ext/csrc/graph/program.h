@@ -91,7 +91,7 @@ class Program {
 
   // Takes the shardings that the tensors of the state have as those of the
   // program.
-  void RememberShardings();
+  void CacheShardings();
 
   // Starts the program without waiting for its end, and returns the results
   // that follow those of the written parameters. Throws std::runtime_error if
@@ -101,7 +101,7 @@ class Program {
   }
 
   // The same, if Matches() is true, and no tensor of the state has got another
-  // sharding since RememberShardings; returns nothing if that is not certain.
+  // sharding since CacheShardings; returns nothing if that is not certain.
   // Looks at the state's tensors with the GIL, and releases it then. With
   // `here`, runs the program as RunHere does.
   std::optional<std::vector<at::Tensor>> RunIfMatches(
@@ -161,8 +161,8 @@ class Program {
   std::vector<Input> Gather(const std::vector<at::Tensor>& arguments,
                             const std::vector<at::Tensor>& state) const;
   // Whether each parameter of the state has the data that it had after the last
-  // run, or the sharding that RememberShardings has seen.
-  bool HasRememberedShardings(const std::vector<Input>& inputs) const;
+  // run, or the sharding that CacheShardings has seen.
+  bool HasCachedShardings(const std::vector<Input>& inputs) const;
   // Returns the turn once the written parameters' data can be donated and all
   // others have values, or will have them. Throws std::runtime_error with the
   // name of a parameter without a value.

@@ -96,7 +96,7 @@ kernel made with kernel.h, which takes an array, is refused for one result.
 )doc";
 
 constexpr char kCallKeyDoc[] = R"doc(
-What a call is remembered by: calls with equal keys differ in nothing but their
+What a call is cached by: calls with equal keys differ in nothing but their
 operands.
 
 Args:
@@ -105,10 +105,10 @@ Args:
   operands: a list that gets the XLA tensors, or None. Of a tensor only dtype,
     shape and device count.
   other: what counts of a value that is nothing of that, as such a value, or
-    None. Without it, such a value is not remembered.
+    None. Without it, such a value is not cached.
 
 Returns:
-  bytes, or None for a call that is not remembered: with values that are not, and
+  bytes, or None for a call that is not cached: with values that are not, and
   with an operand that gets a gradient.
 )doc";
 

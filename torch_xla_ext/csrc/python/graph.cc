@@ -156,7 +156,7 @@ void DefineProgram(py::module_& module) {
            "compiled when this object was made.")
       .def("arguments_to_copy", &Program::ArgumentsToCopy)
       .def("matches", &Program::Matches)
-      .def("remember_shardings", &Program::RememberShardings)
+      .def("cache_shardings", &Program::CacheShardings)
       .def("run_if_matches", &Program::RunIfMatches, py::arg("arguments"),
            py::arg("here"))
       .def(

@@ -45,7 +45,7 @@ class Replay:
         self._sharded = [weakref.ref(tensor) for tensor in state_tensors if runtime.is_spmd()]
         self._shardings = self._find_shardings()
         if self._sharded:
-            program.remember_shardings()
+            program.cache_shardings()
         self._copied, self._copied_back = copied, copied_back
         self._program, self._state, self._names = program, state, fingerprint.names
         self._result, self._gradients = fingerprint.result, fingerprint.gradients
@@ -69,7 +69,7 @@ class Replay:
         if self._sharded:
             if self._find_shardings() != self._shardings:
                 return "the sharding of a tensor of its state changed"
-            self._program.remember_shardings()
+            self._program.cache_shardings()
         return None
 
     def _find_shardings(self) -> list[str]:

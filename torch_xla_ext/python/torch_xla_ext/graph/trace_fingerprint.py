@@ -21,7 +21,7 @@ from torch_xla_ext.graph.guards import is_library, is_plain, same_plain
 from torch_xla_ext.graph.results import Reference, Result, difference
 
 _XLAC = torch_xla._XLAC
-_MAX_ARGUMENTS = 64  # of an operation that are remembered
+_MAX_ARGUMENTS = 64  # of an operation that are recorded
 
 
 def place() -> str:
