@@ -196,6 +196,7 @@ ACCEPTED = {
     "an out of a wider dtype": lambda x, d: torch.add(x, x, out=torch.empty(3, 3, device=d)),
     "an out of doubles": lambda x, d: torch.add(x, 1, out=torch.empty(3, 3, device=d).double()),
     "an out of floats": lambda x, d: torch.eq(x, 2, out=torch.empty(3, 3, device=d)),
+    "places as out": lambda x, d: torch.nonzero(x, out=torch.empty(0, 2, dtype=int, device=d)),
     "an index's result as out": lambda x, d: torch.index_select(
         x, 0, torch.tensor([1], device=d), out=torch.empty(1, 3, device=d)
     ),

@@ -102,6 +102,7 @@ inline void RegisterOutChecks(torch::Library& m) {
     if (name.name.rfind(kNamespace, 0) != 0) continue;
     const auto op = dispatcher.findSchema(name);
     if (!op || op->hasTag(at::Tag::generated) ||
+        op->hasTag(at::Tag::dynamic_output_shape) ||
         !op->hasKernelForDispatchKey(c10::DispatchKey::Functionalize) ||
         !op->hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
       continue;
