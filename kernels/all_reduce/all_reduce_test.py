@@ -82,7 +82,7 @@ def test_many_sums_in_a_row(group: Group) -> None:
 
 
 def test_independent_sums(group: Group) -> None:
-    """Of one size: devices that run them in different orders would not notice."""
+    """Sums of one size, which devices could run in different orders without an error."""
     for _ in range(20):
         inputs = [torch.randn(group.count * 64, 64) for _ in range(12)]
         results = [group.sum(group.put(x).sin()) for x in inputs]

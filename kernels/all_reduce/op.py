@@ -57,7 +57,7 @@ def all_reduce(x: torch.Tensor, peers: torch.Tensor) -> torch.Tensor:
     of XLA's all-reduce: up to some hundred kilobytes it is faster, because devices exchange data
     once (a one-shot all-reduce), and because a CUDA graph may hold it. Sums are computed in float32
     in the order of ranks, so that all devices get the same bits. It has no derivatives. On the CPU,
-    it is XLA's own all-reduce.
+    this function is XLA's own all-reduce, and the operator has no kernel.
 
     Args:
         x: the device's matrix [num_rows, num_columns], float16, bfloat16 or float32; a multiple of

@@ -59,7 +59,7 @@ def test_wrong_dtype() -> None:
 
 @pytest.mark.skipif(PLATFORM != "CUDA", reason="needs CUDA graphs")
 def test_no_graph_holds_it(tmp_path: Path) -> None:
-    """In a process in which XLA writes what it runs: as many calls of a kernel would be a graph."""
+    """A dump of the program has no graph, which as many calls of another kernel would be."""
     code = """
 import torch, torch_xla
 from torch_xla_ext import ops

@@ -59,7 +59,7 @@ class Calls:
 
     @property
     def where(self) -> str:
-        """What errors begin with."""
+        """The beginning of error messages: the kernel's name."""
         return self.variants.where
 
     def prepared(

@@ -1,4 +1,4 @@
-"""What computes a kernel's results on the CPU."""
+"""A kernel's reference, which computes its results on the CPU."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Variants:
 
     @property
     def where(self) -> str:
-        """What errors begin with."""
+        """The beginning of error messages: the kernel's name."""
         return f"cuda_kernel {self.name!r}"
 
     def prepared(self, request: Request) -> tuple[Launch, list[str]]:
