@@ -31,7 +31,10 @@ from vllm.model_executor.layers.linear import (
     RowParallelLinear,
     UnquantizedLinearMethod,
 )
-from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    UnquantizedEmbeddingMethod,
+    VocabParallelEmbedding,
+)
 
 from torch_xla_ext import ops, sharding
 from torch_xla_ext.ops.all_reduce import WORKSPACE_BYTES
@@ -44,6 +47,7 @@ from vllm_xla_gpu.sharded_linear import ShardedLinear
 _AXIS = "model"
 # Of the sum of a row-parallel layer: with more NCCL's all-reduce is faster than one exchange.
 _MOST_IN_ONE_EXCHANGE = 512 * 1024
+_MOST_EXACT_IN_FLOAT32 = 2**24  # of consecutive integers
 
 logger = init_logger("vllm.xla_gpu")
 
@@ -134,21 +138,11 @@ class Devices:
             divided: matrices of as many columns.
             whole: matrices that each device has.
         """
-        matrices = [(matrix, (None, _AXIS)) for matrix in divided]
-        matrices += [(matrix, (None, None)) for matrix in whole]
-        parts = [
-            xs.enable_manual_sharding(matrix, spec, mesh=self._mesh).global_tensor
-            for matrix, spec in matrices
-        ]
-        result = function(*parts)
+        operands = [(matrix, (None, _AXIS)) for matrix in divided]
+        operands += [(matrix, (None,) * matrix.dim()) for matrix in whole]
+        result = function(*self._of_device(operands))
         if self.sums_in_one_exchange(result.nbytes):
-            table = xs.enable_manual_sharding(
-                self._peer_memory.table, (_AXIS, None), mesh=self._mesh
-            )
-            total = ops.all_reduce(result, table.global_tensor)
-            return xs.disable_manual_sharding(
-                total, (None, None), total.shape, mesh=self._mesh
-            ).global_tensor
+            return self._exchanged(result)
         results = xs.disable_manual_sharding(
             result[None],
             (_AXIS, None, None),
@@ -156,6 +150,71 @@ class Devices:
             mesh=self._mesh,
         )
         return results.global_tensor.sum(0)
+
+    def embedding(self, tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor | None:
+        """Return the rows of the weight, which is divided along dimension 0, for int tokens [n].
+
+        None if a sum over the devices is better left to XLA.
+        """
+        num_bytes = tokens.numel() * weight.shape[1] * weight.element_size()
+        if not self._divides(weight, 0) or not self.sums_in_one_exchange(num_bytes):
+            return None
+        tokens, rows = self._of_device([(tokens, (None,)), (weight, (_AXIS, None))])
+        rows_before = self._row_of_device[0, 0] * rows.shape[0]
+        index = tokens - rows_before
+        is_own = (index >= 0) & (index < rows.shape[0])
+        own = functional.embedding(index.clamp(0, rows.shape[0] - 1), rows)
+        return self._exchanged(torch.where(is_own[:, None], own, torch.zeros_like(own)))
+
+    def argmax(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return int64 [n], the first index of the largest of each row of logits [n, vocabulary].
+
+        The vocabulary is divided, and the devices exchange the largest logits and their indices in
+        one sum, to which each adds its own and zeros for the others. XLA's all-gathers would have
+        each CUDA graph of a step written anew.
+        """
+        num_rows, vocabulary = logits.shape
+        num_bytes = num_rows * self.count * 2 * torch.float32.itemsize
+        if (
+            not self._divides(logits, 1)
+            or vocabulary > _MOST_EXACT_IN_FLOAT32
+            or not self.sums_in_one_exchange(num_bytes)
+        ):
+            return logits.argmax(-1)
+        (own,) = self._of_device([(logits, (None, _AXIS))])
+        rank = self._row_of_device[0, 0]
+        values, indices = own.max(-1)
+        largest = torch.stack([values.float(), (indices + rank * own.shape[1]).float()], dim=-1)
+        is_own = torch.arange(self.count, device=rank.device) == rank
+        largest = torch.where(
+            is_own[None, :, None], largest[:, None], torch.zeros_like(largest)[:, None]
+        )
+        values, indices = (
+            self._exchanged(largest.flatten(1)).unflatten(1, (self.count, 2)).unbind(-1)
+        )
+        return indices.gather(1, values.argmax(-1, keepdim=True))[:, 0].long()
+
+    def _of_device(
+        self, operands: Sequence[tuple[torch.Tensor, tuple[str | None, ...]]]
+    ) -> list[torch.Tensor]:
+        """Return each device's shard of tensors, given with their partitions."""
+        return [
+            xs.enable_manual_sharding(tensor, partition, mesh=self._mesh).global_tensor
+            for tensor, partition in operands
+        ]
+
+    @property
+    def _row_of_device(self) -> torch.Tensor:
+        """The device's row of `PeerMemory.table`, [1, 1 + count]."""
+        (row,) = self._of_device([(self._peer_memory.table, (_AXIS, None))])
+        return row
+
+    def _exchanged(self, matrix: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the devices of each device's matrix."""
+        total = ops.all_reduce(matrix, self._row_of_device)
+        return xs.disable_manual_sharding(
+            total, (None, None), total.shape, mesh=self._mesh
+        ).global_tensor
 
     def weights_of_one(self, model: nn.Module) -> int:
         """Return the bytes of a model's weights and adapters on each device."""
@@ -191,6 +250,10 @@ class Devices:
                 _split(module, self.count, sent.get(module.weight))
             elif self._is_row_parallel(module):
                 module.quant_method = _SummedMethod(self)
+            elif isinstance(module, VocabParallelEmbedding) and isinstance(
+                module.quant_method, UnquantizedEmbeddingMethod
+            ):
+                module.quant_method = _SummedEmbedding(self)
 
         def move(module: nn.Module, tensor: torch.Tensor) -> torch.Tensor:
             if tensor in sent:
@@ -379,6 +442,18 @@ class _SummedMethod(LinearMethodBase):
             return functional.linear(x, layer.weight, bias)
         total = self._devices.summed(functional.linear, (x, layer.weight), ())
         return total if bias is None else total + bias
+
+
+class _SummedEmbedding(UnquantizedEmbeddingMethod):
+    """An embedding whose sum over the devices is one exchange if it is small."""
+
+    def __init__(self, devices: Devices) -> None:
+        self._devices = devices
+
+    def embedding(self, layer: VocabParallelEmbedding, tokens: torch.Tensor) -> torch.Tensor:
+        """Return [num_tokens, width], the rows of the layer's weight."""
+        summed = self._devices.embedding(tokens, layer.weight)
+        return super().embedding(layer, tokens) if summed is None else summed
 
 
 class _UnsummedMethod(LinearMethodBase):
