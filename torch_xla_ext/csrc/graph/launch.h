@@ -15,6 +15,8 @@
 #include <optional>
 #include <vector>
 
+#include "torch_xla_ext/csrc/upstream.h"
+
 namespace torch_xla_ext::graph {
 
 // Unlocks the device when destroyed.
@@ -61,19 +63,28 @@ class Turn {
   DeviceLock lock_;
 };
 
+// What a written parameter had before a run.
+struct Donated {
+  torch::lazy::BackendDataPtr data;
+  bool is_reusable;  // made for a result
+};
+
 struct Launch {
+  using Data = torch_xla::runtime::ComputationClient::Data;
+
   torch::lazy::BackendDevice device;
   torch::lazy::ComputationPtr computation;
   bool is_sharded = false;
   // All have values when the programs before have been started.
-  std::vector<torch::lazy::BackendDataPtr> arguments;
+  std::vector<std::shared_ptr<Data>> arguments;
   // The arguments of which the first results are the new values.
   std::vector<size_t> written;
   // They get their values when the program has been started. Until then, only
   // the holder of the device's lock may access them.
   std::vector<std::weak_ptr<torch::lazy::BackendData>> results;
   // They lose their values when the program has been started or has failed.
-  std::vector<torch::lazy::BackendDataPtr> unused;
+  // Null if there are none.
+  std::shared_ptr<const std::vector<Donated>> unused;
   torch::lazy::BackendDataPtr no_value;
 };
 
