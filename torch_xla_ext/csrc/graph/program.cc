@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <optional>
@@ -15,6 +16,8 @@
 
 namespace torch_xla_ext::graph {
 namespace {
+
+using Wrapper = at::FunctionalTensorWrapper;
 
 // Whether something besides the tensor refers to its data and still needs the
 // values, such as a clone that has not been computed yet.
@@ -165,6 +168,26 @@ bool Program::Matches(const std::vector<at::Tensor>& arguments) {
   return FindState(arguments, &state);
 }
 
+void Program::Prefetch(const StateTensor& expected) {
+  constexpr size_t kCacheLine = 64;
+  const auto fetch = [](const void* object, size_t begin, size_t end) {
+    for (size_t i = begin; i < end; i += kCacheLine) {
+      __builtin_prefetch(static_cast<const char*>(object) + i);
+    }
+  };
+  // A TensorImpl begins with its counts and what it owns. Its type is at its
+  // end, and sizes, which are not read, are between them.
+  constexpr size_t kType = sizeof(c10::TensorImpl) - kCacheLine;
+  const void* const tensor = expected.tensor._unsafe_get_target();
+  fetch(tensor, 0, kCacheLine);
+  fetch(tensor, kType, sizeof(Wrapper));
+  fetch(expected.last_storage, 0, sizeof(Storage));
+  fetch(expected.last_base, 0, kCacheLine);
+  fetch(expected.last_base, kType, sizeof(c10::TensorImpl) + sizeof(void*));
+  fetch(expected.last_tensor, 0, kCacheLine);
+  fetch(expected.last_data, 0, kCacheLine);
+}
+
 bool Program::HasKnownBase(const StateTensor& expected,
                            const Found& found) const {
   return found.is_base && found.base != nullptr &&
@@ -177,7 +200,13 @@ bool Program::FindState(const std::vector<at::Tensor>& arguments,
   CheckCount(arguments);
   state->reserve(state_.size());
   bool same_storages = !state_storages_.empty() || state_.empty();
-  for (StateTensor& expected : state_) {
+  constexpr size_t kAhead = 4;
+  for (size_t i = 0; i < std::min(kAhead, state_.size()); ++i) {
+    Prefetch(state_[i]);
+  }
+  for (size_t i = 0; i < state_.size(); ++i) {
+    if (i + kAhead < state_.size()) Prefetch(state_[i + kAhead]);
+    StateTensor& expected = state_[i];
     Found& found = state->emplace_back();
     found.tensor = at::Tensor(expected.tensor.lock());
     const at::Tensor& tensor = found.tensor;
@@ -203,6 +232,9 @@ bool Program::FindState(const std::vector<at::Tensor>& arguments,
       same_storages = false;
     }
     expected.last_storage = found.storage;
+    expected.last_base = found.storage->base().unsafeGetTensorImpl();
+    expected.last_tensor = found.base.get();
+    expected.last_data = found.base->torch::lazy::LazyTensor::data().get();
   }
   if (!same_storages && !StorageGroupsMatch()) return false;
   for (size_t i = 0; i < arguments.size(); ++i) {

@@ -125,6 +125,9 @@ class Program {
     bool is_view, has_new_metadata;  // t_() and the like
     size_t group;  // the first of the state with the same storage
     const Storage* last_storage = nullptr;
+    // What else was found with it. May not exist any more.
+    const void *last_base = nullptr, *last_tensor = nullptr,
+               *last_data = nullptr;
     // The first parameter that is the value of its storage.
     std::optional<size_t> parameter;
     std::shared_ptr<torch_xla::XLATensor::ShardingSpec> sharding;
@@ -157,6 +160,10 @@ class Program {
   // it returns what Matches does: true.
   bool FindState(const std::vector<at::Tensor>& arguments,
                  std::vector<Found>* state);
+  // Fetches what FindState will read of the tensor if it is as in the last
+  // call. Each of its objects is known only from the one before, and what the
+  // devices have done since then is in the processor's caches instead.
+  static void Prefetch(const StateTensor& expected);
   // Whether the tensor has what it had after the last run, so that its shape is
   // what it was.
   bool HasKnownBase(const StateTensor& expected, const Found& found) const;
