@@ -83,6 +83,14 @@ void Execute(Launch* launch) try {
   throw;
 }
 
+bool Computes(const Launch& launch, const torch::lazy::BackendDataPtr& data) {
+  return std::any_of(launch.results.begin(), launch.results.end(),
+                     [&data](const auto& result) {
+                       return !result.owner_before(data) &&
+                              !data.owner_before(result);
+                     });
+}
+
 // Instead of executing it, after one before it has failed.
 void Drop(const Launch& launch) {
   for (size_t k = 0; k < launch.written.size(); ++k) {
@@ -119,6 +127,14 @@ struct Turn::Queue {
   void Wait(std::unique_lock<std::mutex>* lock, Ready ready) {
     while (!changed.wait_for(*lock, std::chrono::hours(1), ready)) {
     }
+  }
+
+  // Whether it holds for a program that has not been started.
+  template <typename Predicate>
+  bool Any(Predicate predicate) const {
+    return (current != nullptr && predicate(*current)) ||
+           std::any_of(waiting.begin(), waiting.end(),
+                       [&](const auto& launch) { return predicate(*launch); });
   }
 
   void End() {
@@ -171,20 +187,25 @@ Turn::~Turn() {
   queue_->changed.notify_all();
 }
 
-bool Turn::IsPending(const torch::lazy::BackendDataPtr& data) const {
-  const auto computes = [&data](const std::shared_ptr<Launch>& launch) {
-    if (launch == nullptr) return false;
-    for (const auto& result : launch->results) {
-      if (!result.owner_before(data) && !data.owner_before(result)) return true;
-    }
-    return false;
+bool Turn::IsReadable(const torch::lazy::BackendDevice& device,
+                      const torch::lazy::BackendDataPtr& data) {
+  const auto donates = [&data](const Launch& launch) {
+    return std::any_of(
+        launch.written.begin(), launch.written.end(),
+        [&](size_t argument) { return launch.arguments[argument] == data; });
   };
+  Queue* const queue = QueueOf(device);
+  // As long as it is held, the run goes on, and no other thread gets the lock.
+  const std::lock_guard<std::mutex> lock(queue->mutex);
+  return queue->run != 0 && !queue->Any([&](const Launch& launch) {
+    return Computes(launch, data) || donates(launch);
+  }) && data->HasValue();
+}
+
+bool Turn::IsPending(const torch::lazy::BackendDataPtr& data) const {
   const std::lock_guard<std::mutex> lock(queue_->mutex);
-  if (computes(queue_->current)) return true;
-  for (const std::shared_ptr<Launch>& launch : queue_->waiting) {
-    if (computes(launch)) return true;
-  }
-  return false;
+  return queue_->Any(
+      [&data](const Launch& launch) { return Computes(launch, data); });
 }
 
 bool Turn::HasAllOthers(const torch::lazy::BackendDataPtr& data) const {
