@@ -187,19 +187,22 @@ Turn::~Turn() {
   queue_->changed.notify_all();
 }
 
-bool Turn::IsReadable(const torch::lazy::BackendDevice& device,
-                      const torch::lazy::BackendDataPtr& data) {
+bool Turn::WaitUntilReadable(const torch::lazy::BackendDevice& device,
+                             const torch::lazy::BackendDataPtr& data) {
+  const auto computes = [&data](const Launch& launch) {
+    return Computes(launch, data);
+  };
   const auto donates = [&data](const Launch& launch) {
     return std::any_of(
         launch.written.begin(), launch.written.end(),
         [&](size_t argument) { return launch.arguments[argument] == data; });
   };
   Queue* const queue = QueueOf(device);
-  // As long as it is held, the run goes on, and no other thread gets the lock.
-  const std::lock_guard<std::mutex> lock(queue->mutex);
-  return queue->run != 0 && !queue->Any([&](const Launch& launch) {
-    return Computes(launch, data) || donates(launch);
-  }) && data->HasValue();
+  std::unique_lock<std::mutex> lock(queue->mutex);
+  queue->Wait(&lock, [&] { return queue->run == 0 || !queue->Any(computes); });
+  // As long as the mutex is held, the run goes on, and no other thread gets the
+  // device's lock.
+  return queue->run != 0 && !queue->Any(donates) && data->HasValue();
 }
 
 bool Turn::IsPending(const torch::lazy::BackendDataPtr& data) const {
@@ -242,6 +245,7 @@ void Turn::StartAll(Queue* queue, std::shared_ptr<Launch> launch,
     }
     std::unique_lock<std::mutex> guard(queue->mutex);
     queue->current = nullptr;
+    queue->changed.notify_all();
     guard.unlock();
     launch = nullptr;  // destroys data
     guard.lock();

@@ -50,11 +50,13 @@ void LazyGraphExecutor::DeviceBarrier(const BackendDevice& device) {
       dlsym(RTLD_NEXT,
             "_ZN5torch4lazy17LazyGraphExecutor13DeviceBarrierERKNS0_"
             "13BackendDeviceE"));
-  if (read_data != nullptr &&
-      torch_xla_ext::graph::Turn::IsReadable(device, read_data)) {
+  const torch_xla_ext::WithoutGil without_gil;
+  const auto is_readable = [device, data = read_data] {
+    return torch_xla_ext::graph::Turn::WaitUntilReadable(device, data);
+  };
+  if (read_data != nullptr && torch_xla_ext::WaitUnlessLost(is_readable)) {
     return;
   }
-  const torch_xla_ext::WithoutGil without_gil;
   torch_xla_ext::WaitUnlessLost([this, device] { upstream(this, device); });
 }
 
