@@ -202,10 +202,24 @@ bool Turn::WaitUntilReadable(const torch::lazy::BackendDevice& device,
   return queue->run != 0 && !queue->Any(donates) && data->HasValue();
 }
 
-bool Turn::IsPending(const torch::lazy::BackendDataPtr& data) const {
+std::vector<torch::lazy::BackendDataPtr> Turn::NotPending(
+    std::vector<torch::lazy::BackendDataPtr> data) const {
+  using Result = std::weak_ptr<torch::lazy::BackendData>;
+  std::vector<const Result*> pending;
+  const auto is_before = [](const auto* one, const auto* other) {
+    return one->owner_before(*other);
+  };
   const std::lock_guard<std::mutex> lock(queue_->mutex);
-  return queue_->Any(
-      [&data](const Launch& launch) { return Computes(launch, data); });
+  queue_->Any([&pending](const Launch& launch) {
+    for (const Result& result : launch.results) pending.push_back(&result);
+    return false;
+  });
+  std::sort(pending.begin(), pending.end(), is_before);
+  const auto is_pending = [&](const torch::lazy::BackendDataPtr& one) {
+    return std::binary_search(pending.begin(), pending.end(), &one, is_before);
+  };
+  data.erase(std::remove_if(data.begin(), data.end(), is_pending), data.end());
+  return data;
 }
 
 bool Turn::HasAllOthers(const torch::lazy::BackendDataPtr& data) const {

@@ -50,8 +50,9 @@ class Turn {
   static bool WaitUntilReadable(const torch::lazy::BackendDevice& device,
                                 const torch::lazy::BackendDataPtr& data);
 
-  // Whether one of the programs before computes this data.
-  bool IsPending(const torch::lazy::BackendDataPtr& data) const;
+  // Returns the data that none of the programs before computes.
+  std::vector<torch::lazy::BackendDataPtr> NotPending(
+      std::vector<torch::lazy::BackendDataPtr> data) const;
   // Whether only they refer to this data, as their arguments, besides the
   // caller.
   bool HasAllOthers(const torch::lazy::BackendDataPtr& data) const;

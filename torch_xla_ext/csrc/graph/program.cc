@@ -337,22 +337,24 @@ void Program::CheckHaveValues(const std::vector<Input>& inputs) {
 }
 
 bool Program::IsReady(const std::vector<Input>& inputs, const Turn& turn) {
-  constexpr int kMaxUnknown = 64;
+  constexpr int kMaxShared = 64;
   const uint64_t num_losses = NumLosses();
-  int num_unknown = 0;
+  int num_shared = 0;
+  std::vector<torch::lazy::BackendDataPtr> unknown;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].base == nullptr ||
         (num_losses == num_losses_ && HasKnownData(i, inputs[i].base))) {
       continue;
     }
-    if (++num_unknown > kMaxUnknown) return false;
-    const torch::lazy::BackendDataPtr data = DataOf(inputs[i].base);
-    if (!turn.IsPending(data) && !data->HasValue()) return false;
+    unknown.push_back(DataOf(inputs[i].base));
+  }
+  for (const auto& data : turn.NotPending(std::move(unknown))) {
+    if (!data->HasValue()) return false;
   }
   for (size_t i : description_.written) {
     if (!IsShared(inputs[i].base)) continue;
     const auto& data = inputs[i].base->torch::lazy::LazyTensor::data()->handle;
-    if (++num_unknown > kMaxUnknown || !turn.HasAllOthers(data)) return false;
+    if (++num_shared > kMaxShared || !turn.HasAllOthers(data)) return false;
   }
   num_losses_ = num_losses;
   return true;
