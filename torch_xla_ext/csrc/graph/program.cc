@@ -190,9 +190,8 @@ void Program::Prefetch(const StateTensor& expected) {
 
 bool Program::HasKnownBase(const StateTensor& expected,
                            const Found& found) const {
-  return found.is_base && found.base != nullptr &&
-         found.storage == expected.last_storage && expected.parameter &&
-         HasKnownData(*expected.parameter, found.base);
+  return found.is_base && found.storage == expected.last_storage &&
+         expected.parameter && HasKnownData(*expected.parameter, found.base);
 }
 
 bool Program::FindState(const std::vector<at::Tensor>& arguments,
@@ -215,6 +214,7 @@ bool Program::FindState(const std::vector<at::Tensor>& arguments,
         at::functionalization::impl::unsafeGetFunctionalWrapper(tensor);
     found.storage = UncheckedStorageOf(tensor);
     found.base = BaseOf(found.storage);
+    if (found.base == nullptr) return false;
     found.is_base = wrapper->isBaseTensor() &&
                     !wrapper->has_metadata_mutation() &&
                     wrapper->value().unsafeGetTensorImpl() ==
