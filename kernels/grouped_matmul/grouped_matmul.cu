@@ -1,5 +1,5 @@
-// XlaGpuGroupedMatmul, XlaGpuGroupedLinear and XlaGpuGroupedOuter for CUDA:
-// checks, the choice of a kernel, and launches.
+// XlaGpuGroupedMatmul, XlaGpuGroupedLinear, XlaGpuGroupedLinearSum and
+// XlaGpuGroupedOuter for CUDA: checks, the choice of a kernel, and launches.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include "kernels/grouped_matmul/mma.cuh"
 #include "kernels/grouped_matmul/simple.cuh"
 #include "kernels/grouped_matmul/sm90.h"
+#include "kernels/grouped_matmul/sum.cuh"
 #include "torch_xla_ext/cuda_status.h"
 
 namespace torch_xla_ext::grouped_matmul {
@@ -151,6 +152,36 @@ Status LaunchOfRows(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
   return Launch<kProduct>(stream, x.dtype(), arguments);
 }
 
+Status LaunchLinearSum(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
+                       Buffer<S32, 2> ranges, Buffer<S32, 2> position,
+                       Buffer<F32, 2> weights, AnyResult out,
+                       AnyResult products) {
+  XLA_KERNEL_RETURN_IF_ERROR(CheckSizes(position.dim(0), out.dim(1)));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      LaunchOfRows<Product::kLinear>(stream, x, w, ranges, products));
+  if (out.size() == 0) return Status::Ok();
+  sum::Arguments arguments = {};
+  arguments.products = products.untyped_data();
+  arguments.position = position.data();
+  arguments.weights = weights.data();
+  arguments.out = out.untyped_data();
+  arguments.rows = static_cast<int>(x.dim(0));
+  arguments.terms = static_cast<int>(position.dim(1));
+  arguments.n = static_cast<int>(out.dim(1));
+  const int sums = static_cast<int>(out.dim(0));
+  switch (x.dtype()) {
+    case F16:
+      sum::Launch<__half>(stream, sums, arguments);
+      break;
+    case BF16:
+      sum::Launch<__nv_bfloat16>(stream, sums, arguments);
+      break;
+    default:  // F32
+      sum::Launch<float>(stream, sums, arguments);
+  }
+  return CudaStatus(cudaGetLastError());
+}
+
 Status LaunchOuter(cudaStream_t stream, AnyBuffer x, AnyBuffer y,
                    Buffer<S32, 2> ranges, AnyResult out) {
   XLA_KERNEL_RETURN_IF_ERROR(CheckSizes(x.dim(0), 1));
@@ -181,6 +212,10 @@ XLA_KERNEL_CUDA(XlaGpuGroupedLinear,
                 torch_xla_ext::grouped_matmul::kGroupedLinear,
                 torch_xla_ext::grouped_matmul::LaunchOfRows<
                     torch_xla_ext::grouped_matmul::Product::kLinear>,
+                torch_xla_ext::kCommandBufferCompatible);
+XLA_KERNEL_CUDA(XlaGpuGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::kGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::LaunchLinearSum,
                 torch_xla_ext::kCommandBufferCompatible);
 XLA_KERNEL_CUDA(XlaGpuGroupedOuter,
                 torch_xla_ext::grouped_matmul::kGroupedOuter,

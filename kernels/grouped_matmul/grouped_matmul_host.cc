@@ -1,4 +1,5 @@
-// XlaGpuGroupedMatmul, XlaGpuGroupedLinear and XlaGpuGroupedOuter for the CPU.
+// XlaGpuGroupedMatmul, XlaGpuGroupedLinear, XlaGpuGroupedLinearSum and
+// XlaGpuGroupedOuter for the CPU.
 #include <algorithm>
 #include <vector>
 
@@ -83,6 +84,28 @@ Status GroupedLinear(AnyBuffer x, AnyBuffer w, Ranges ranges, AnyResult out) {
   return Status::Ok();
 }
 
+Status GroupedLinearSum(AnyBuffer x, AnyBuffer w, Ranges ranges,
+                        Buffer<S32, 2> position, Buffer<F32, 2> weights,
+                        AnyResult out, AnyResult products) {
+  XLA_KERNEL_RETURN_IF_ERROR(GroupedLinear(x, w, ranges, products));
+  const int64_t rows = x.dim(0), n = out.dim(1), terms = position.dim(1);
+  VisitFloat(x.dtype(), [&](auto t) {
+    using T = decltype(t);
+    std::vector<float> product(n), sums;
+    for (int64_t i = 0; i < out.dim(0); ++i) {
+      sums.assign(n, 0);
+      for (int64_t j = i * terms; j < (i + 1) * terms; ++j) {
+        const int64_t row = position.data()[j];
+        if (row < 0 || row >= rows) continue;
+        ToFloats(products.data<T>() + row * n, n, product.data());
+        AddScaled(weights.data()[j], product.data(), n, sums.data());
+      }
+      Round(sums, out.data<T>() + i * n);
+    }
+  });
+  return Status::Ok();
+}
+
 Status GroupedOuter(AnyBuffer x, AnyBuffer y, Ranges ranges, AnyResult out) {
   const int64_t rows = x.dim(0), m = x.dim(1), n = y.dim(1);
   VisitFloat(x.dtype(), [&](auto t) {
@@ -112,6 +135,9 @@ XLA_KERNEL_HOST(XlaGpuGroupedMatmul,
 XLA_KERNEL_HOST(XlaGpuGroupedLinear,
                 torch_xla_ext::grouped_matmul::kGroupedLinear,
                 torch_xla_ext::grouped_matmul::GroupedLinear);
+XLA_KERNEL_HOST(XlaGpuGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::kGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::GroupedLinearSum);
 XLA_KERNEL_HOST(XlaGpuGroupedOuter,
                 torch_xla_ext::grouped_matmul::kGroupedOuter,
                 torch_xla_ext::grouped_matmul::GroupedOuter);

@@ -7,7 +7,13 @@ import torch
 from testing.samples import Arguments
 
 import torch_xla_ext
-from torch_xla_ext.ops import group_ranges, grouped_linear, grouped_matmul, grouped_outer
+from torch_xla_ext.ops import (
+    group_ranges,
+    grouped_linear,
+    grouped_linear_sum,
+    grouped_matmul,
+    grouped_outer,
+)
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 # Of a result's largest value: half a unit in the last place, and sums in another order.
@@ -163,6 +169,25 @@ def test_slices_that_are_not_aligned(device: torch.device, name: str, dtype: tor
         padded[1:].reshape(x.shape), y.to(device), torch.tensor(ranges).int().to(device)
     )
     assert_near(result.cpu(), reference(x.double(), y.double(), ranges))
+
+
+@for_each_dtype
+@pytest.mark.parametrize("n", [1, 40, 63, 2048, 4104])
+@pytest.mark.parametrize("terms", [1, 2, 8])
+def test_sums(device: torch.device, dtype: torch.dtype, n: int, terms: int) -> None:
+    """Row 14 is of no group, and some positions are no rows: they add nothing."""
+    ranges = ranges_of((3, 0, 11))
+    x, w = operands("linear", dtype, 15, 3, 16, n)
+    position = torch.randint(-2, 17, (9, terms), dtype=torch.int32)
+    weights = torch.rand(9, terms)
+    arguments = (x, w, torch.tensor(ranges).int(), position, weights)
+    result = grouped_linear_sum(*(tensor.to(device) for tensor in arguments)).cpu()
+    products = reference_linear(x.double(), w.double(), ranges).to(dtype).double()
+    is_row = (position >= 0) & (position < 15)
+    terms_of = products[torch.where(is_row, position, 14).long()]
+    expected = (terms_of * weights.double()[..., None]).sum(1)
+    assert (result.dtype, result.shape) == (dtype, (9, n))
+    assert_near(result, expected)
 
 
 @for_each_function

@@ -7,7 +7,13 @@ from torch.autograd.function import FunctionCtx
 
 from xla_kernels import define_operator
 
-__all__ = ["group_ranges", "grouped_linear", "grouped_matmul", "grouped_outer"]
+__all__ = [
+    "group_ranges",
+    "grouped_linear",
+    "grouped_linear_sum",
+    "grouped_matmul",
+    "grouped_outer",
+]
 
 # x and w, or x and y.
 _Gradient = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -64,6 +70,13 @@ define_operator(
         lambda grad, x, w, ranges: _outer(grad, x, ranges),
     ),
     sharding_rule="_ k, e n k, e _ -> _ n; sum k e",
+)
+define_operator(
+    "xla_gpu::grouped_linear_sum(Tensor x, Tensor w, Tensor ranges, Tensor position, "
+    "Tensor weights) -> Tensor",
+    target="XlaGpuGroupedLinearSum",
+    environment=(),
+    sharding_rule="_ k, e n k, e _, _ _, _ _ -> _ n; sum k e",
 )
 define_operator(
     "xla_gpu::grouped_outer(Tensor x, Tensor y, Tensor ranges) -> Tensor",
@@ -157,6 +170,47 @@ def grouped_linear(x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor) -> to
                 [30.]])
     """
     return torch.ops.xla_gpu.grouped_linear(x, w, ranges)
+
+
+def grouped_linear_sum(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    ranges: torch.Tensor,
+    position: torch.Tensor,
+    weights: torch.Tensor,
+) -> torch.Tensor:
+    """Add rows of `grouped_linear` with weights: ``torch.ops.xla_gpu.grouped_linear_sum``.
+
+    Row i of the result is the sum of ``weights[i, j] * products[position[i, j]]`` over j, where
+    ``products = grouped_linear(x, w, ranges)``: the end of a mixture of experts, whose tokens are
+    in several groups. Devices that share the groups, or k, add these sums and not the products.
+    It has no derivatives.
+
+    Args:
+        x: [num_rows, k], float16, bfloat16 or float32.
+        w: [num_groups, n, k], of the same dtype; at most 1024 groups.
+        ranges: int32 [num_groups, 2], as of `grouped_matmul`.
+        position: int32 [num_sums, num_terms]. Positions that are no rows of `x` add nothing.
+        weights: float32 [num_sums, num_terms].
+
+    Returns:
+        [num_sums, n], of the dtype of `x`. Products have that dtype, too, and sums are in float32.
+
+    Raises:
+        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        NotImplementedError: autograd would record the call.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], device="xla")
+        >>> w = torch.tensor([[[1.0, 2.0]], [[10.0, 20.0]]], device="xla")
+        >>> ranges = group_ranges(torch.tensor([1, 2], device="xla"))
+        >>> position = torch.tensor([[0, 2], [1, 0]], dtype=torch.int32, device="xla")
+        >>> weights = torch.tensor([[1.0, 0.5], [1.0, 0.0]], device="xla")
+        >>> grouped_linear_sum(x, w, ranges, position, weights).cpu()
+        tensor([[16.],
+                [20.]])
+    """
+    return torch.ops.xla_gpu.grouped_linear_sum(x, w, ranges, position, weights)
 
 
 def grouped_outer(x: torch.Tensor, y: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:

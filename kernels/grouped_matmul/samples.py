@@ -1,4 +1,4 @@
-"""Samples of grouped_matmul, grouped_linear and grouped_outer for tests/ops."""
+"""Samples of the grouped products for tests/ops."""
 
 import torch
 from testing.samples import Arguments, OperatorSamples
@@ -34,6 +34,17 @@ def _linear(x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor) -> torch.Ten
     return _matmul(x, w.transpose(1, 2), ranges)
 
 
+def _linear_sum(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    ranges: torch.Tensor,
+    position: torch.Tensor,
+    weights: torch.Tensor,
+) -> torch.Tensor:
+    products = _linear(x, w, ranges)[position.long()].double()
+    return (products * weights.double()[..., None]).sum(1).to(x.dtype)
+
+
 def _outer(x: torch.Tensor, y: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
     parts = [x[begin:end].double().t() @ y[begin:end].double() for begin, end in ranges.tolist()]
     return torch.stack(parts).to(x.dtype)
@@ -45,6 +56,11 @@ def _matmul_arguments(dtype: torch.dtype) -> Arguments:
 
 def _linear_arguments(dtype: torch.dtype) -> Arguments:
     return _rows(dtype, _K), _weights(dtype, _N, _K), _ranges()
+
+
+def _linear_sum_arguments(dtype: torch.dtype) -> Arguments:
+    position = torch.randint(_ROWS, (4, 3), dtype=torch.int32)
+    return *_linear_arguments(dtype), position, torch.rand(4, 3)
 
 
 def _outer_arguments(dtype: torch.dtype) -> Arguments:
@@ -67,6 +83,14 @@ SAMPLES = [
         dtypes=_DTYPES,
         arguments=_linear_arguments,
         tolerance=4e-3,
+    ),
+    OperatorSamples(
+        documented=ops.grouped_linear_sum,
+        target="XlaGpuGroupedLinearSum",
+        reference=_linear_sum,
+        dtypes=_DTYPES,
+        arguments=_linear_sum_arguments,
+        tolerance=1e-2,
     ),
     OperatorSamples(
         documented=ops.grouped_outer,

@@ -488,6 +488,22 @@ def test_grouped_linear(model: xs.Mesh, num_devices: int, name: str) -> None:
     assert programs.collectives(program) == ([] if columns else ["all-reduce f32[12,16]{1,0}"])
 
 
+@pytest.mark.parametrize("name", ["groups", "inner"])
+def test_grouped_linear_sum(model: xs.Mesh, name: str) -> None:
+    """What devices add are the sums, not the products."""
+    *specs, _ = _GROUPED[name]
+    ranges = torch.tensor([[0, 4], [4, 4], [4, 9], [9, 12]], dtype=torch.int32)
+    position = torch.randint(12, (3, 4), dtype=torch.int32)
+    tensors = torch.randn(12, 24), torch.randn(4, 16, 24), ranges, position, torch.rand(3, 4)
+    args = [
+        placed(tensor, model, spec)
+        for tensor, spec in zip(tensors, [*specs, None, None], strict=True)
+    ]
+    result, program = run(lambda: ops.grouped_linear_sum(*args), "XlaGpuGroupedLinearSum")
+    torch.testing.assert_close(result, ops.grouped_linear_sum(*tensors), rtol=1e-5, atol=1e-5)
+    assert programs.collectives(program) == ["all-reduce f32[3,16]{1,0}"]
+
+
 def test_gradients_of_grouped_matmul(model: xs.Mesh, num_devices: int) -> None:
     """Each device has its groups' gradients, and adds those of the rows."""
     x, w, grad = torch.randn(12, 24), torch.randn(4, 24, 16), torch.randn(12, 16)
