@@ -228,8 +228,10 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks)
   if (threadIdx.x < 32) {
     tiles.Prepare();
   } else if (threadIdx.x == 32) {
-    PrefetchMap(&maps.a);
-    PrefetchMap(&maps.b);
+    if (arguments.k > 0) {
+      PrefetchMap(&maps.a);
+      PrefetchMap(&maps.b);
+    }
     for (int i = 0; i < S::kStages; ++i) {
       InitBarrier(SharedAddress(&shared.full[i]), 1);
       InitBarrier(SharedAddress(&shared.empty[i]), 8);  // warps
