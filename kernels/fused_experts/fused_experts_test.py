@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import doctest
+from collections.abc import Callable
+
 import pytest
 import torch
 from testing.xla import custom_call_lines
 
 import torch_xla_ext
-from torch_xla_ext.ops import choose_experts, fused_experts
+from torch_xla_ext.ops import choose_experts, fused_experts, gather_rows, rows_of_groups
 
 HIDDEN, INNER, EXPERTS, TOP_K, TOKENS = 24, 40, 6, 2, 11
 TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5}
@@ -203,6 +206,15 @@ def test_choice(
             right = right / right.sum() if renormalize else right
             assert torch.equal(experts[row].cpu(), numbers)
             torch.testing.assert_close(weights[row].cpu(), 2.5 * right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [choose_experts, gather_rows, rows_of_groups])
+def test_the_documented_example(function: Callable) -> None:
+    (example,) = doctest.DocTestFinder(recurse=False).find(
+        function, globs={"torch": torch, function.__name__: function}
+    )
+    assert doctest.DocTestRunner().run(example).failed == 0
+    assert len(example.examples) > 1
 
 
 def test_another_scoring() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-__all__ = ["choose_experts", "fused_experts"]
+__all__ = ["choose_experts", "fused_experts", "gather_rows", "rows_of_groups"]
 
 Activation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 # gpt-oss's: the sigmoid's factor, and the bound of its two operands.
@@ -89,11 +89,8 @@ def choose_experts(
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of a matrix, each of which is taken equally often."""
-
     @staticmethod
     def forward(x: torch.Tensor, index: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Return x[index]; `places` has where each row of `x` goes, one row behind the other."""
         return x.index_select(0, index)
 
     @staticmethod
@@ -107,33 +104,63 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         index, places = ctx.saved_tensors
-        # A gather and a sum: index_add_ would add in an order of its own.
         if places.shape[0] == ctx.num_rows:
             return _Gather.apply(grad, places, index), None, None
         taken = grad.index_select(0, places).unflatten(0, (ctx.num_rows, -1))
         return taken.sum(1), None, None
 
 
-class _AddBias(torch.autograd.Function):
-    """The biases of groups, added to their rows."""
+def gather_rows(x: torch.Tensor, index: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return ``x[index]``, whose gradient is a gather and a sum, always in the same order.
 
+    Args:
+        x: [num_rows, ...].
+        index: int32 [num_taken], which takes each row equally often.
+        places: int32 [num_taken]: where the first row is in the result, for each time that it is
+            taken, then the second row, and so on.
+
+    Example:
+        >>> order, position, _ = torch.ops.xla_gpu.group_rows(torch.tensor([1, 0, 1]).int(), 2)
+        >>> gather_rows(torch.tensor([[1.0], [2.0], [3.0]]), order, position).flatten()
+        tensor([2., 1., 3.])
+    """
+    return _Gather.apply(x, index, places)
+
+
+class _RowsOfGroups(torch.autograd.Function):
     @staticmethod
-    def forward(
-        x: torch.Tensor, bias: torch.Tensor, group: torch.Tensor, ranges: torch.Tensor
-    ) -> torch.Tensor:
-        return x + bias.index_select(0, group)
+    def forward(values: torch.Tensor, groups: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
+        return values.index_select(0, groups)
 
     @staticmethod
     def setup_context(
         ctx: FunctionCtx, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
     ) -> None:
-        ctx.save_for_backward(inputs[3])
+        ctx.save_for_backward(inputs[2])
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (ranges,) = ctx.saved_tensors
         ones = grad.new_ones(grad.shape[0], 1)
-        return grad, torch.ops.xla_gpu.grouped_outer(ones, grad, ranges).squeeze(1), None, None
+        return torch.ops.xla_gpu.grouped_outer(ones, grad, ranges).squeeze(1), None, None
+
+
+def rows_of_groups(
+    values: torch.Tensor, groups: torch.Tensor, ranges: torch.Tensor
+) -> torch.Tensor:
+    """Return each row's values of its group, such as a bias: ``values[groups]``.
+
+    Args:
+        values: [num_groups, n], float16, bfloat16 or float32.
+        groups: int32 [num_rows], in ascending order.
+        ranges: int32 [num_groups, 2], the groups' rows, for the gradient.
+
+    Example:
+        >>> groups, ranges = torch.tensor([0, 1, 1]).int(), torch.tensor([[0, 1], [1, 3]]).int()
+        >>> rows_of_groups(torch.tensor([[1.0], [2.0]]), groups, ranges).flatten()
+        tensor([1., 2., 2.])
+    """
+    return _RowsOfGroups.apply(values, groups, ranges)
 
 
 def _cast(tensor: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
@@ -213,9 +240,9 @@ def fused_experts(
     flat = experts.flatten().int()
     order, position, ranges = torch.ops.xla_gpu.group_rows(flat, num_experts)
     token = order if top_k == 1 else order // top_k
-    both = product(_Gather.apply(x, token, position), gate_up, ranges)
+    both = product(gather_rows(x, token, position), gate_up, ranges)
     if gate_up_bias is not None:
-        both = _AddBias.apply(both, gate_up_bias, flat.index_select(0, order), ranges)
+        both = both + rows_of_groups(gate_up_bias, flat.index_select(0, order), ranges)
     if gate_rows is None or gate_rows == inner:
         gate, up = both.chunk(2, dim=-1)
     else:
@@ -231,7 +258,7 @@ def fused_experts(
             return result
         result = result.float()
     else:
-        products = _Gather.apply(product(activated, down, ranges), position, order)
+        products = gather_rows(product(activated, down, ranges), position, order)
         products = products.unflatten(0, (num_tokens, top_k)).float()
         result = (products * weights[..., None]).sum(1)
     if down_bias is not None:
