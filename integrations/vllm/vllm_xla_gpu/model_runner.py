@@ -127,14 +127,17 @@ class XlaGpuModelRunner(WarmedUpRunner):
         """Return a method of vLLM's runner that it compiles."""
         return functools.partial(getattr(TPUModelRunner, name)._torchdynamo_orig_callable, self)
 
-    @staticmethod
-    def _captured(function: Callable[..., Any], sizes: Iterable[int]) -> dict[int, CapturedStep]:
+    def _captured(
+        self, function: Callable[..., Any], sizes: Iterable[int]
+    ) -> dict[int, CapturedStep]:
         """Return the function for each size, its first argument."""
-        # vLLM's code names much that changes from step to step, and that no model reads. It waits
-        # for the step before when it has started one.
+        # vLLM's code names much that changes from step to step, and that no model reads. To start
+        # a program on several devices takes longer than what the host does besides for a step.
         return {
             size: torch_xla_ext.capture(
-                functools.partial(function, size), check_python=False, starts_here=True
+                functools.partial(function, size),
+                check_python=False,
+                starts_here=self._devices is None,
             )
             for size in sizes
         }
@@ -286,11 +289,13 @@ class XlaGpuModelRunner(WarmedUpRunner):
         input_ids = torch.where(batch.previous == KNOWN, batch.input_ids, before.int())
         hidden = self._hidden_of(batch, input_ids)
         wanted = torch.cat([batch.last_tokens, batch.checked])
-        logits, others = self._logits_of(hidden[wanted]).split([shape.num_seqs, shape.num_checked])
-        self._logits[shape.num_seqs].copy_(logits)
+        logits = self._logits_of(hidden[wanted])
+        best = self._argmax(logits)[:, None]  # in one: sums over GPUs must not run at once
+        sizes = [shape.num_seqs, shape.num_checked]
+        self._logits[shape.num_seqs].copy_(logits[: shape.num_seqs])
         self._sampling_params[: shape.num_seqs] = batch.params
-        tokens = self._keep_best(logits)
-        return tokens, self._sent(others.argmax(-1)) if shape.num_checked else None
+        tokens, checked = best.split(sizes)
+        return self._keep(tokens), self._sent(checked[:, 0]) if shape.num_checked else None
 
     def _hidden_of(self, batch: Batch, input_ids: torch.Tensor) -> torch.Tensor:
         """Return the model's hidden states of a step, [num_tokens, hidden]."""
@@ -306,7 +311,10 @@ class XlaGpuModelRunner(WarmedUpRunner):
         return self._sent(tokens)
 
     def _keep_best(self, logits: torch.Tensor) -> torch.Tensor:
-        return self._keep(logits.argmax(-1, keepdim=True))
+        return self._keep(self._argmax(logits)[:, None])
+
+    def _argmax(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits.argmax(-1) if self._devices is None else self._devices.argmax(logits)
 
     def _keep_sampled(self, logits: torch.Tensor) -> torch.Tensor:
         """Sample by the requests' parameters, and keep the tokens."""
