@@ -169,54 +169,10 @@ def test_compiled(device: torch.device) -> None:
     assert_near(leaf.grad, right["gate_up"].grad.double(), torch.float32)
 
 
-def chosen(
-    logits: torch.Tensor, scoring: str, bias: torch.Tensor | None, groups: tuple[int, int]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """DeepSeek's choice for one token, step by step."""
-    scores = logits.softmax(0) if scoring == "softmax" else logits.sigmoid()
-    ranked = scores if bias is None else scores + bias
-    num_groups, top_groups = groups
-    parts = ranked.chunk(num_groups)
-    best = [part.max() if bias is None else part.sort().values[-2:].sum() for part in parts]
-    kept = sorted(range(num_groups), key=lambda i: -best[i])[:top_groups]
-    size = len(logits) // num_groups
-    numbers = [group * size + i for group in kept for i in range(size)]
-    numbers.sort(key=lambda i: -ranked[i])
-    experts = torch.tensor(numbers[:TOP_K])
-    return scores[experts], experts
-
-
-@pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
-@pytest.mark.parametrize("has_bias", [False, True], ids=["no bias", "bias"])
-@pytest.mark.parametrize("groups", [(1, 1), (4, 2)], ids=str)
-def test_choice(
-    device: torch.device, scoring: str, has_bias: bool, groups: tuple[int, int]
-) -> None:
-    logits = torch.randn(9, 8)
-    bias = torch.randn(8) / 4 if has_bias else None
-    on_device = None if bias is None else bias.to(device)
-    options = {"scoring": scoring, "bias": on_device, "scaling": 2.5}
-    options |= {"num_groups": groups[0], "top_groups": groups[1]}
-    for renormalize in (False, True):
-        weights, experts = choose_experts(
-            logits.to(device), TOP_K, renormalize=renormalize, **options
-        )
-        for row, logit in enumerate(logits):
-            right, numbers = chosen(logit, scoring, bias, groups)
-            right = right / right.sum() if renormalize else right
-            assert torch.equal(experts[row].cpu(), numbers)
-            torch.testing.assert_close(weights[row].cpu(), 2.5 * right, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("function", [choose_experts, gather_rows, rows_of_groups])
+@pytest.mark.parametrize("function", [gather_rows, rows_of_groups])
 def test_the_documented_example(function: Callable) -> None:
     (example,) = doctest.DocTestFinder(recurse=False).find(
         function, globs={"torch": torch, function.__name__: function}
     )
     assert doctest.DocTestRunner().run(example).failed == 0
     assert len(example.examples) > 1
-
-
-def test_another_scoring() -> None:
-    with pytest.raises(ValueError, match="expected scoring softmax or sigmoid but got relu"):
-        choose_experts(torch.zeros(1, 4), 2, scoring="relu")

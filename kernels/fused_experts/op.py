@@ -11,7 +11,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-__all__ = ["choose_experts", "fused_experts", "gather_rows", "rows_of_groups"]
+__all__ = ["fused_experts", "gather_rows", "rows_of_groups"]
 
 Activation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 # gpt-oss's: the sigmoid's factor, and the bound of its two operands.
@@ -29,63 +29,6 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_tanh": lambda gate, up: functional.gelu(gate, approximate="tanh") * up,
     "swigluoai": _swiglu_oai,
 }
-
-
-def choose_experts(
-    logits: torch.Tensor,
-    top_k: int,
-    *,
-    scoring: str = "softmax",
-    bias: torch.Tensor | None = None,
-    num_groups: int = 1,
-    top_groups: int = 1,
-    renormalize: bool = True,
-    scaling: float = 1.0,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Choose the experts of each token by a router's logits, in float32.
-
-    Of groups of neighboring experts, those with the best expert are chosen first, or with a bias
-    those with the best sum of two experts (DeepSeek-AI, "DeepSeek-V3", 2024).
-
-    Args:
-        logits: [num_tokens, num_experts].
-        top_k: how many experts a token has.
-        scoring: "softmax" or "sigmoid".
-        bias: [num_experts], added to the scores for the choice, not for the weights.
-        num_groups, top_groups: how many groups there are, and how many of them are chosen.
-        renormalize: whether the weights of a token's experts have the sum `scaling`.
-        scaling: a factor of the weights.
-
-    Returns:
-        The weights, float32, and the experts, int64, both [num_tokens, top_k].
-
-    Raises:
-        ValueError: there is no such scoring.
-
-    Example:
-        >>> weights, experts = choose_experts(torch.tensor([[1.0, 3.0, 2.0, 0.0]]), 2)
-        >>> experts
-        tensor([[1, 2]])
-        >>> weights
-        tensor([[0.7311, 0.2689]])
-    """
-    if scoring not in ("softmax", "sigmoid"):
-        raise ValueError(f"choose_experts: expected scoring softmax or sigmoid but got {scoring}")
-    scores = logits.float()
-    scores = scores.softmax(-1) if scoring == "softmax" else scores.sigmoid()
-    ranked = scores if bias is None else scores + bias
-    if num_groups > 1:
-        grouped = ranked.unflatten(-1, (num_groups, -1))
-        best = grouped.amax(-1) if bias is None else grouped.topk(2, dim=-1).values.sum(-1)
-        chosen = best.topk(top_groups, dim=-1, sorted=False).indices
-        groups = torch.arange(num_groups, device=logits.device)
-        is_chosen = (chosen[..., None] == groups).any(-2)
-        ranked = grouped.masked_fill(~is_chosen[..., None], float("-inf")).flatten(-2)
-    experts = ranked.topk(top_k, dim=-1).indices
-    weights = scores.gather(-1, experts)
-    if renormalize:
-        weights = weights / weights.sum(-1, keepdim=True)
-    return weights * scaling, experts
 
 
 class _Gather(torch.autograd.Function):

@@ -31,7 +31,7 @@ def test_every_operator_has_samples() -> None:
         "all_reduce",  # of several devices; kernels/all_reduce has its tests
         "all_reduce_rms_norm",
         # torch's own operations, perhaps around others of these
-        *("choose_experts", "fused_experts", "gather_rows", "group_ranges"),
+        *("fused_experts", "gather_rows", "group_ranges"),
         *("merge_attention_states", "rows_of_groups"),
     ]
     assert sorted([*OPERATORS, *without_samples]) == sorted(ops.__all__)
