@@ -11,7 +11,6 @@ import functools
 import torch
 from torch import nn
 from vllm.model_executor.layers.fused_moe import FusedMoE
-from vllm.model_executor.layers.fused_moe.fused_moe import grouped_topk
 
 from torch_xla_ext import ops
 from vllm_xla_gpu.limits import UnsupportedError
@@ -94,7 +93,7 @@ def _forward(
 
 def _experts(layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor) -> torch.Tensor:
     """Compute the experts of each token, [num_tokens, hidden], weighted by the router."""
-    weights, chosen = _route(layer, x, router_logits)
+    weights, chosen = _route(layer, router_logits)
     both, down = layer.sharded
     return ops.fused_experts(
         x,
@@ -109,34 +108,23 @@ def _experts(layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor) -> t
     )
 
 
-def _route(
-    layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _route(layer: FusedMoE, router_logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return each token's experts and weights as FusedMoE.select_experts, in float32.
 
     Returns:
         The weights and the numbers of the experts, both [num_tokens, top_k].
     """
-    scaling = getattr(layer, "routed_scaling_factor", 1.0)
-    if layer.use_grouped_topk:
-        return grouped_topk._torchdynamo_orig_callable(
-            x,
-            router_logits.float(),
-            topk=layer.top_k,
-            renormalize=layer.renormalize,
-            num_expert_group=layer.num_expert_group,
-            topk_group=layer.topk_group,
-            scoring_func=layer.scoring_func,
-            e_score_correction_bias=layer.e_score_correction_bias,
-            routed_scaling_factor=scaling,
-        )
-    scores = router_logits.softmax(dim=-1, dtype=torch.float32)
+    options = {}
     bias = layer.e_score_correction_bias
-    if bias is None:
-        weights, chosen = scores.topk(layer.top_k, dim=-1)
-    else:
-        chosen = (scores + bias).topk(layer.top_k, dim=-1).indices
-        weights = scores.gather(1, chosen) * scaling
-    if layer.renormalize:
-        weights = weights / weights.sum(dim=-1, keepdim=True)
-    return weights, chosen
+    if layer.use_grouped_topk:
+        options = {"scoring": layer.scoring_func, "num_groups": layer.num_expert_group}
+        options["top_groups"] = layer.topk_group
+    if layer.use_grouped_topk or bias is not None:
+        options["scaling"] = getattr(layer, "routed_scaling_factor", 1.0)
+    return ops.choose_experts(
+        router_logits,
+        layer.top_k,
+        bias=None if bias is None else bias.float(),
+        renormalize=layer.renormalize,
+        **options,
+    )
