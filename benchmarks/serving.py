@@ -140,8 +140,12 @@ def write_model(folder: Path, args: argparse.Namespace) -> None:
 
 def make_weights(model: torch.nn.Module, *_: object) -> None:
     """Fill the weights with random numbers; vLLM's own function would draw them on the host."""
-    for weight in model.state_dict().values():
-        _fill(weight)
+    # Not those of state_dict: a view that is written to leaves the former memory to its tensor.
+    names = model.state_dict().keys()
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    with torch.no_grad():
+        for name in filter(tensors.__contains__, names):
+            _fill(tensors[name])
 
 
 def _fill(weight: torch.Tensor) -> None:
