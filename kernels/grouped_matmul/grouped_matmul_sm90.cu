@@ -48,9 +48,10 @@ struct Shape {
   }
 };
 
-// Many rows of each group; and few, where what counts is how much of the
-// weights is on its way.
+// Many rows of each group; some, with a short sum; and few, where what counts
+// is how much of the weights is on its way.
 using Large = Shape<128, 256, 4, 1>;
+using Medium = Shape<64, 256, 5, 1>;
 using Small = Shape<64, 128, 4, 2>;
 
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
@@ -303,17 +304,25 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
   return cudaGetLastError();
 }
 
+// The host knows the average number of rows only.
+template <typename T, Product kProduct>
+cudaError_t LaunchRows(cudaStream_t stream, const Arguments& arguments,
+                       int multiprocessors) {
+  const int rows = arguments.m / arguments.groups;
+  const auto launch = rows < 96 ? Launch<T, kProduct, Small>
+                      : rows < 384 && arguments.k < 1024
+                          ? Launch<T, kProduct, Medium>
+                          : Launch<T, kProduct, Large>;
+  return launch(stream, arguments, multiprocessors);
+}
+
 template <typename T>
 cudaError_t LaunchTyped(cudaStream_t stream, Product product,
                         const Arguments& arguments, int multiprocessors) {
-  const bool large = arguments.m / arguments.groups >= 96;
-  const auto launch = product == Product::kOuter
-                          ? Launch<T, Product::kOuter, Large>
-                      : product == Product::kMatmul
-                          ? (large ? Launch<T, Product::kMatmul, Large>
-                                   : Launch<T, Product::kMatmul, Small>)
-                      : large ? Launch<T, Product::kLinear, Large>
-                              : Launch<T, Product::kLinear, Small>;
+  const auto launch =
+      product == Product::kMatmul   ? LaunchRows<T, Product::kMatmul>
+      : product == Product::kLinear ? LaunchRows<T, Product::kLinear>
+                                    : Launch<T, Product::kOuter, Large>;
   return launch(stream, arguments, multiprocessors);
 }
 

@@ -119,10 +119,11 @@ def test_sizes_of_groups(
 
 @for_each_function
 @for_each_dtype
-def test_large_groups(device: torch.device, name: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("k", [128, 1096])
+def test_large_groups(device: torch.device, name: str, dtype: torch.dtype, k: int) -> None:
     """On Hopper, they have tiles of their own."""
     sizes = (300, 1, 0, 129)
-    check(name, operands(name, dtype, 430, len(sizes), 128, 264), ranges_of(sizes), device)
+    check(name, operands(name, dtype, 430, len(sizes), k, 264), ranges_of(sizes), device)
 
 
 @for_each_function
