@@ -171,7 +171,9 @@ def test_wrong_operands(group: Group) -> None:
     with pytest.raises(ValueError, match=f"row of PeerMemory.table but got {group.count} rows"):
         ops.all_reduce(torch.zeros(4, 4, device="xla"), table)
     with pytest.raises(NotImplementedError):
-        ops.all_reduce(torch.zeros(4, 4, device="xla", requires_grad=True), table[:1])
+        ops.all_reduce(
+            torch.zeros(4, 4, device="xla", requires_grad=True), table[:1]
+        ).sum().backward()
     wide = torch.zeros(2, 4100, device="xla")
     with pytest.raises(ValueError, match="expected rows of a multiple of 16 bytes, at most 16384"):
         ops.all_reduce_rms_norm(wide, wide, wide[0], table[:1], 1e-5)

@@ -83,6 +83,14 @@ void Execute(Launch* launch) try {
   throw;
 }
 
+bool Computes(const Launch& launch, const torch::lazy::BackendDataPtr& data) {
+  return std::any_of(launch.results.begin(), launch.results.end(),
+                     [&data](const auto& result) {
+                       return !result.owner_before(data) &&
+                              !data.owner_before(result);
+                     });
+}
+
 // Instead of executing it, after one before it has failed.
 void Drop(const Launch& launch) {
   for (size_t k = 0; k < launch.written.size(); ++k) {
@@ -119,6 +127,14 @@ struct Turn::Queue {
   void Wait(std::unique_lock<std::mutex>* lock, Ready ready) {
     while (!changed.wait_for(*lock, std::chrono::hours(1), ready)) {
     }
+  }
+
+  // Whether it holds for a program that has not been started.
+  template <typename Predicate>
+  bool Any(Predicate predicate) const {
+    return (current != nullptr && predicate(*current)) ||
+           std::any_of(waiting.begin(), waiting.end(),
+                       [&](const auto& launch) { return predicate(*launch); });
   }
 
   void End() {
@@ -171,20 +187,28 @@ Turn::~Turn() {
   queue_->changed.notify_all();
 }
 
-bool Turn::IsPending(const torch::lazy::BackendDataPtr& data) const {
-  const auto computes = [&data](const std::shared_ptr<Launch>& launch) {
-    if (launch == nullptr) return false;
-    for (const auto& result : launch->results) {
-      if (!result.owner_before(data) && !data.owner_before(result)) return true;
-    }
-    return false;
+bool Turn::WaitUntilReadable(const torch::lazy::BackendDevice& device,
+                             const torch::lazy::BackendDataPtr& data) {
+  const auto computes = [&data](const Launch& launch) {
+    return Computes(launch, data);
   };
+  const auto donates = [&data](const Launch& launch) {
+    return std::any_of(
+        launch.written.begin(), launch.written.end(),
+        [&](size_t argument) { return launch.arguments[argument] == data; });
+  };
+  Queue* const queue = QueueOf(device);
+  std::unique_lock<std::mutex> lock(queue->mutex);
+  queue->Wait(&lock, [&] { return queue->run == 0 || !queue->Any(computes); });
+  // As long as the mutex is held, the run goes on, and no other thread gets the
+  // device's lock.
+  return queue->run != 0 && !queue->Any(donates) && data->HasValue();
+}
+
+bool Turn::IsPending(const torch::lazy::BackendDataPtr& data) const {
   const std::lock_guard<std::mutex> lock(queue_->mutex);
-  if (computes(queue_->current)) return true;
-  for (const std::shared_ptr<Launch>& launch : queue_->waiting) {
-    if (computes(launch)) return true;
-  }
-  return false;
+  return queue_->Any(
+      [&data](const Launch& launch) { return Computes(launch, data); });
 }
 
 bool Turn::HasAllOthers(const torch::lazy::BackendDataPtr& data) const {
@@ -221,6 +245,7 @@ void Turn::StartAll(Queue* queue, std::shared_ptr<Launch> launch,
     }
     std::unique_lock<std::mutex> guard(queue->mutex);
     queue->current = nullptr;
+    queue->changed.notify_all();
     guard.unlock();
     launch = nullptr;  // destroys data
     guard.lock();

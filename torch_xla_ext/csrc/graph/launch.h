@@ -41,6 +41,13 @@ class Turn {
   Turn& operator=(Turn&&) = delete;
   ~Turn();
 
+  // Waits until no program that is being started computes this data. Returns
+  // whether it may be read without the device's lock then: others are being
+  // started, none of them donates it, and it has a value. If none are, nobody
+  // waits for the lock for long.
+  static bool WaitUntilReadable(const torch::lazy::BackendDevice& device,
+                                const torch::lazy::BackendDataPtr& data);
+
   // Whether one of the programs before computes this data.
   bool IsPending(const torch::lazy::BackendDataPtr& data) const;
   // Whether only they refer to this data, as their arguments, besides the

@@ -153,6 +153,7 @@ class XLATensor : public torch::lazy::LazyTensor {
       bool delay_eager_execution);
   void SetXlaData(torch::lazy::BackendDataPtr handle);
   torch::lazy::BackendDataPtr GetXlaData();
+  at::Tensor ToTensor(bool detached);
   runtime::util::MaybeRef<xla::Shape> shape() const;
   torch::lazy::Value GetIrValue() const;
   void SetIrValue(torch::lazy::Value ir_value, bool inplace,
