@@ -55,14 +55,13 @@ def test_choice(
         leaf = logits.to(device).requires_grad_(recorded)
         weights, numbers = choose_experts(leaf, top_k, renormalize=renormalize, **options)
         assert weights.requires_grad == recorded
+        weights, numbers = weights.detach().cpu(), numbers.cpu()
         assert (weights.dtype, numbers.dtype) == (torch.float32, torch.int32)
         for row, logit in enumerate(logits):
             right, right_numbers = chosen(logit, top_k, scoring, bias, groups)
             right = right / right.sum() if renormalize else right
-            assert torch.equal(numbers[row].cpu(), right_numbers.int())
-            torch.testing.assert_close(
-                weights[row].detach().cpu(), 2.5 * right, rtol=1e-5, atol=1e-6
-            )
+            assert torch.equal(numbers[row], right_numbers.int())
+            torch.testing.assert_close(weights[row], 2.5 * right, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
