@@ -290,7 +290,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         hidden = self._hidden_of(batch, input_ids)
         wanted = torch.cat([batch.last_tokens, batch.checked])
         logits = self._logits_of(hidden[wanted])
-        best = self._argmax(logits)[:, None]  # in one: sums over GPUs must not run at once
+        best = self._argmax(logits)[:, None]  # of all, in one exchange
         sizes = [shape.num_seqs, shape.num_checked]
         self._logits[shape.num_seqs].copy_(logits[: shape.num_seqs])
         self._sampling_params[: shape.num_seqs] = batch.params

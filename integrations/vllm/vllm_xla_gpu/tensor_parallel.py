@@ -67,10 +67,10 @@ class Devices:
         Raises:
             UnsupportedError: there are more devices, or fewer.
         """
-        wish = f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(count)))}"
+        setting = f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(count)))}"
         if os.environ["PJRT_DEVICE"] == "CPU":
-            wish = f"CPU_NUM_DEVICES={count}"
-            os.environ.setdefault(*wish.split("="))
+            setting = f"CPU_NUM_DEVICES={count}"
+            os.environ.setdefault(*setting.split("="))
         xr.use_spmd()
         found = xr.global_runtime_device_count()
         if found != count and peers is not None:
@@ -82,7 +82,7 @@ class Devices:
         if found != count:
             raise UnsupportedError(
                 f"tensor_parallel_size={count}, but this process has {found} devices; start it "
-                f"with {wish}"
+                f"with {setting}"
             )
         self.count, self.peers = count, peers
         self._mesh = xs.Mesh(np.arange(count), (count,), (_AXIS,))
