@@ -186,6 +186,27 @@ def test_calls_do_not_wait_for_the_launch_before(others: int) -> None:
     assert passed == [True, True]
 
 
+def test_a_call_takes_many_results_of_a_launch_that_it_does_not_wait_for() -> None:
+    """As the backward program of torch.compile takes the activations of the forward program."""
+    state = counter()
+    make = capture(
+        lambda x: (state.copy_(gated(state) + x), [state * i for i in range(100)])[1],
+        check_python=False,
+    )
+    total = capture(lambda *values: torch.stack(values).sum(0), check_python=False)
+    for _ in range(2):
+        total(*make(counter()))
+    torch_xla.sync(wait=True)
+    passed.clear()
+    gate.clear()
+    try:
+        result = total(*make(counter(1)))
+    finally:
+        gate.set()
+    assert set(result.tolist()) == {4 * sum(range(100))}
+    assert passed == [True]
+
+
 def test_a_result_is_read_while_a_later_step_starts() -> None:
     """On several devices, where XLA:CPU mostly starts a program in a thread that does not copy."""
     code = """

@@ -35,7 +35,6 @@ from vllm_xla_gpu.batch import (
     NO_ADAPTER,
     Batch,
     BatchShape,
-    one_thread,
     pack,
     step_sizes,
 )
@@ -332,8 +331,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
 
     def _start(self, num_tokens: int, packed: np.ndarray) -> StepResult:
         """Start a step, which leaves its results in self._logits and self._tokens, too."""
-        with one_thread():
-            return self._run[num_tokens](torch.from_numpy(packed).to(self.device))
+        return self._run[num_tokens](torch.from_numpy(packed).to(self.device))
 
     def _calls_beside_steps(self) -> Iterator[tuple[CapturedStep | CapturedByRows, Operands]]:
         """Yield the functions that a step may call after the model, with operands."""

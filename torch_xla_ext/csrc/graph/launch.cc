@@ -34,19 +34,21 @@ void TakeResults(const std::vector<DataPtr>& results, Launch* launch) {
   }
 }
 
-void ExecuteSharded(Launch* launch) {
+void StartOnDevices(Launch* launch) {
   using Client = torch_xla::runtime::ComputationClient;
   auto* const client = torch_xla::runtime::GetComputationClientIfInitialized();
-  static const auto& devices =
-      *new std::vector<std::string>(client->GetLocalDevices());
-  std::vector<Client::DataPtr> arguments;
-  arguments.reserve(launch->arguments.size());
-  for (const torch::lazy::BackendDataPtr& argument : launch->arguments) {
-    arguments.push_back(std::static_pointer_cast<Client::Data>(argument));
-  }
   const auto& computation =
       static_cast<const Client::Computation&>(*launch->computation);
-  TakeResults(client->ExecuteReplicated(computation, arguments, devices,
+  if (!launch->is_sharded) {
+    TakeResults(client->ExecuteComputation(computation, launch->arguments,
+                                           launch->device.toString(),
+                                           Client::ExecuteComputationOptions()),
+                launch);
+    return;
+  }
+  static const auto& devices =
+      *new std::vector<std::string>(client->GetLocalDevices());
+  TakeResults(client->ExecuteReplicated(computation, launch->arguments, devices,
                                         Client::ExecuteReplicatedOptions()),
               launch);
 }
@@ -57,8 +59,9 @@ class ClearUnused {
  public:
   explicit ClearUnused(const Launch& launch) : launch_(launch) {}
   ~ClearUnused() {
-    for (const torch::lazy::BackendDataPtr& data : launch_.unused) {
-      data->Assign(*launch_.no_value);
+    if (launch_.unused == nullptr) return;
+    for (const Donated& unused : *launch_.unused) {
+      unused.data->Assign(*launch_.no_value);
     }
   }
   ClearUnused(const ClearUnused&) = delete;
@@ -71,13 +74,7 @@ class ClearUnused {
 void Execute(Launch* launch) try {
   const ClearUnused clear_unused(*launch);
   const CheckedExecution checked;
-  if (launch->is_sharded) {
-    ExecuteSharded(launch);
-  } else {
-    TakeResults(torch::lazy::getBackend()->ExecuteComputation(
-                    launch->computation, launch->arguments, launch->device),
-                launch);
-  }
+  StartOnDevices(launch);
 } catch (...) {
   CountLoss();
   throw;
@@ -205,10 +202,24 @@ bool Turn::WaitUntilReadable(const torch::lazy::BackendDevice& device,
   return queue->run != 0 && !queue->Any(donates) && data->HasValue();
 }
 
-bool Turn::IsPending(const torch::lazy::BackendDataPtr& data) const {
+std::vector<torch::lazy::BackendDataPtr> Turn::NotPending(
+    std::vector<torch::lazy::BackendDataPtr> data) const {
+  using Result = std::weak_ptr<torch::lazy::BackendData>;
+  std::vector<const Result*> pending;
+  const auto is_before = [](const auto* one, const auto* other) {
+    return one->owner_before(*other);
+  };
   const std::lock_guard<std::mutex> lock(queue_->mutex);
-  return queue_->Any(
-      [&data](const Launch& launch) { return Computes(launch, data); });
+  queue_->Any([&pending](const Launch& launch) {
+    for (const Result& result : launch.results) pending.push_back(&result);
+    return false;
+  });
+  std::sort(pending.begin(), pending.end(), is_before);
+  const auto is_pending = [&](const torch::lazy::BackendDataPtr& one) {
+    return std::binary_search(pending.begin(), pending.end(), &one, is_before);
+  };
+  data.erase(std::remove_if(data.begin(), data.end(), is_pending), data.end());
+  return data;
 }
 
 bool Turn::HasAllOthers(const torch::lazy::BackendDataPtr& data) const {

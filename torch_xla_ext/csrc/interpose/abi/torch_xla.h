@@ -282,7 +282,10 @@ namespace runtime {
 class ComputationClient {
  public:
   ComputationClient() = delete;  // always the upstream binary's
-  struct ExecuteComputationOptions;
+  struct ExecuteComputationOptions {
+    bool explode_tuple = true;
+    bool eager_mode = false;
+  };
   struct ExecuteReplicatedOptions {
     bool explode_tuple = true;
     bool eager_mode = false;
@@ -312,6 +315,9 @@ class ComputationClient {
   DataPtr CreateDataPlaceholder(
       std::string device, xla::Shape shape,
       std::optional<xla::OpSharding> sharding = std::nullopt);
+  std::vector<DataPtr> ExecuteComputation(
+      const Computation& computation, absl::Span<const DataPtr> arguments,
+      const std::string& device, const ExecuteComputationOptions& options);
   std::vector<DataPtr> ExecuteReplicated(
       const Computation& computation, absl::Span<const DataPtr> arguments,
       absl::Span<const std::string> devices,
@@ -383,6 +389,14 @@ inline ComputationClient::DataPtr ComputationClient::CreateDataPlaceholder(
     std::optional<xla::OpSharding> sharding) {
   return reinterpret_cast<PjRtComputationClient*>(this)->CreateDataPlaceholder(
       std::move(device), std::move(shape), std::move(sharding));
+}
+
+inline std::vector<ComputationClient::DataPtr>
+ComputationClient::ExecuteComputation(
+    const Computation& computation, absl::Span<const DataPtr> arguments,
+    const std::string& device, const ExecuteComputationOptions& options) {
+  return reinterpret_cast<PjRtComputationClient*>(this)->ExecuteComputation(
+      computation, arguments, device, options);
 }
 
 inline std::vector<ComputationClient::DataPtr>
