@@ -192,7 +192,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
                 {"the model's weights": fingerprint(model.state_dict().values())},
                 "Give all processes the same files of the model",
             )
-        moe.merge(model)
+        moe.divide(model, 1 if self._devices is None else self._devices.count)
         sent = {} if stream is None else stream.sent
         if is_streamed and self._devices is None:
             weights.place(

@@ -351,7 +351,7 @@ def _divided_dimension(module: nn.Module) -> int | None:
         return module.dim
     if isinstance(module, ColumnParallelLinear | VocabParallelEmbedding):
         return 0
-    # Of experts the size counts only: moe.merge takes their weights away.
+    # Of experts the size counts only: moe.divide takes their weights away.
     return 1 if isinstance(module, RowParallelLinear | FusedMoE) else None
 
 

@@ -57,9 +57,13 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
         assert (families.VOCABULARY, width) not in programs.shapes(program)
         assert (families.VOCABULARY // families.DEVICES, width) in programs.shapes(program)
         if experts := _experts(config):
-            inner = experts * getattr(config, "moe_intermediate_size", config.intermediate_size)
-            assert (inner, width) not in programs.shapes(program)
-            assert (inner // families.DEVICES, width) in programs.shapes(program)
+            inner = getattr(config, "moe_intermediate_size", config.intermediate_size)
+            assert (experts, 2 * inner, width) not in programs.shapes(program)
+            assert (experts, 2 * inner // families.DEVICES, width) in programs.shapes(program)
+            assert (experts, width, inner) not in programs.shapes(program)
+            assert (experts, width, inner // families.DEVICES) in programs.shapes(program)
+            for target in ("XlaGpuGroupedLinear", "XlaGpuGroupedLinearSum"):
+                assert f'custom_call_target="{target}"' in program
 
 
 @pytest.mark.parametrize("family", families.LATENT)
