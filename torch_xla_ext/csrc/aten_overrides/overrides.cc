@@ -467,6 +467,7 @@ bool RegisterAll() {
   // After the kernels, which they call.
   Register(c10::DispatchKey::XLA, RegisterCallChecks);
   Register(c10::DispatchKey::Functionalize, RegisterOutChecks);
+  Register(c10::DispatchKey::AutogradXLA, RegisterOutCompositions);
   return true;
 }
 
