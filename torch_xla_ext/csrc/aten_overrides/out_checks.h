@@ -128,7 +128,6 @@ inline void CheckOut(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 inline bool IsOfResultDtype(const c10::OperatorHandle& op) {
   static const auto* const operators = new std::unordered_set<std::string_view>{
       "aten::_fft_c2c",
-      "aten::_fft_c2r",
       "aten::_fft_r2c",
       "aten::_linalg_eigh",
       "aten::_linalg_slogdet",
@@ -350,6 +349,7 @@ inline void RegisterOutChecks(torch::Library& m) {
         (name.overload_name.empty() ? "" : "." + name.overload_name);
     const bool is_by_meta = !IsOfResultDtype(*op) &&
                             name.name != "aten::angle" &&
+                            name.name != "aten::conj_physical" &&
                             name.name != "aten::linalg_eigvals" &&
                             !op->hasTag(at::Tag::dynamic_output_shape) &&
                             op->hasKernelForDispatchKey(c10::DispatchKey::Meta);
