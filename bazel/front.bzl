@@ -1,16 +1,16 @@
-"""front_library: a shared library that interposes on the stock torch_xla binary."""
+"""front_library: a shared library that interposes on the upstream torch_xla binary."""
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain", "use_cpp_toolchain")
 load(":python_env.bzl", "PythonEnvInfo")
 
-# The libraries that the front calls: the stock binary itself, and torch's, which the user's
+# The libraries that the front calls: the upstream binary itself, and torch's, which the user's
 # process has loaded before `import _XLAC` reaches the front.
-_STOCK = "@torch_xla//:binary"
+_UPSTREAM = "@torch_xla//:binary"
 _TORCH = "@torch//:libraries"
 
 FrontLibraryInfo = provider(
-    doc = "A library that stands in front of the stock binary, and needs it beside itself.",
-    fields = {"stock_binary": "where the wheel has the stock binary (string)"},
+    doc = "A library that stands in front of the upstream binary, and needs it beside itself.",
+    fields = {"upstream_binary": "where the wheel has the upstream binary (string)"},
 )
 
 def _checked_library_impl(ctx):
@@ -37,18 +37,18 @@ def _checked_library_impl(ctx):
         progress_message = "Checking that all symbols of %{label} are defined",
     )
     abi_checked = ctx.actions.declare_file(ctx.label.name + ".abi_checked")
-    abi = [ctx.file.library, ctx.file._stock, ctx.file._layout, ctx.file._machine_code]
+    abi = [ctx.file.library, ctx.file._upstream, ctx.file._layout, ctx.file._machine_code]
     ctx.actions.run(
         executable = env.interpreter,
         arguments = ["-B", ctx.file._check_abi.path] + [f.path for f in abi + [abi_checked]],
         inputs = abi + [ctx.file._check_abi, env.stamp],
         outputs = [abi_checked],
         mnemonic = "CheckAbi",
-        progress_message = "Checking that csrc/interpose/abi is that of the stock binary",
+        progress_message = "Checking that csrc/interpose/abi is that of the upstream binary",
     )
     return [
         DefaultInfo(files = depset([library])),
-        FrontLibraryInfo(stock_binary = ctx.attr.stock_binary),
+        FrontLibraryInfo(upstream_binary = ctx.attr.upstream_binary),
         # Bazel runs these checks whenever it builds something that uses the library.
         OutputGroupInfo(_validation = depset([checked, abi_checked])),
     ]
@@ -62,7 +62,7 @@ _checked_library = rule(
             doc = "The libraries that may define them, besides Python and the C and C++ runtimes.",
         ),
         "library": attr.label(allow_single_file = True, mandatory = True),
-        "stock_binary": attr.string(mandatory = True, doc = "As FrontLibraryInfo."),
+        "upstream_binary": attr.string(mandatory = True, doc = "As FrontLibraryInfo."),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
         "_check": attr.label(
             allow_single_file = True,
@@ -80,41 +80,41 @@ _checked_library = rule(
             allow_single_file = True,
             default = "//torch_xla_ext/csrc/interpose/abi:machine_code.txt",
         ),
-        "_stock": attr.label(allow_single_file = True, default = _STOCK),
+        "_upstream": attr.label(allow_single_file = True, default = _UPSTREAM),
         "_python": attr.label(default = "@python//:python", providers = [PythonEnvInfo]),
     },
     fragments = ["cpp"],
     toolchains = use_cpp_toolchain(),
 )
 
-def front_library(name, deps, version_script, soname, stock_folder, **kwargs):
-    """Links the front so that the dynamic loader finds the stock binary right after it.
+def front_library(name, deps, version_script, soname, upstream_folder, **kwargs):
+    """Links the front so that the dynamic loader finds the upstream binary right after it.
 
     The shared libraries are named on the command line and not in `deps`, because Bazel would then
     add RUNPATHs into its own output tree. The build fails if none of them defines a symbol, which
-    reveals a change in the stock binary's functions. The linker's own `-z defs` cannot check this,
+    reveals a change in the upstream binary's functions. The linker's own `-z defs` cannot check this,
     because Python's symbols are defined only by the interpreter that imports the front.
 
     Args:
       name: the shared library's file name.
       deps: C++ and CUDA libraries; those with registrations have alwayslink.
       version_script: the linker script that says which symbols are exported.
-      soname: its own name, so that the loader does not mistake it for the stock binary.
-      stock_folder: the stock binary's folder in the wheel, relative to the front.
+      soname: its own name, so that the loader does not mistake it for the upstream binary.
+      upstream_folder: the upstream binary's folder in the wheel, relative to the front.
       **kwargs: visibility and the like.
     """
     native.cc_binary(
         name = "unchecked_" + name,
         additional_linker_inputs = [
             version_script,
-            _STOCK,
+            _UPSTREAM,
             _TORCH,
         ],
         linkopts = [
-            "$(execpath %s)" % _STOCK,
+            "$(execpath %s)" % _UPSTREAM,
             "$(execpaths %s)" % _TORCH,
             "-Wl,-soname," + soname,
-            "-Wl,-rpath,'$$ORIGIN/%s'" % stock_folder,
+            "-Wl,-rpath,'$$ORIGIN/%s'" % upstream_folder,
             "-Wl,--enable-new-dtags",
             "-Wl,--version-script=$(execpath %s)" % version_script,
         ],
@@ -125,10 +125,10 @@ def front_library(name, deps, version_script, soname, stock_folder, **kwargs):
     _checked_library(
         name = name,
         defined_by = [
-            _STOCK,
+            _UPSTREAM,
             _TORCH,
         ],
         library = "unchecked_" + name,
-        stock_binary = stock_folder + "/_XLAC.so",
+        upstream_binary = upstream_folder + "/_XLAC.so",
         **kwargs
     )

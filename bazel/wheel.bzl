@@ -1,4 +1,4 @@
-"""Rules that assemble this project's wheel from the stock one, and install it for tests."""
+"""Rules that assemble this project's wheel from the upstream one, and install it for tests."""
 
 load("@python//:python.bzl", "PYTHON")
 load(":cuda.bzl", "CudaArchsInfo", "DEFAULT_ARCHS")
@@ -42,24 +42,24 @@ def _labels_by_path(labels):
         result[path.format(**PYTHON)] = files[0].path
     return result
 
-def _check_stock_binary(ctx, extension):
-    """Returns the stamp of the check that csrc/interpose/abi matches this stock binary."""
+def _check_upstream_binary(ctx, extension):
+    """Returns the stamp of the check that csrc/interpose/abi matches this upstream binary."""
     env = ctx.attr._build_tools[PythonEnvInfo]
-    checked = ctx.actions.declare_file(ctx.label.name + "_stock_binary_checked")
+    checked = ctx.actions.declare_file(ctx.label.name + "_upstream_binary_checked")
     ctx.actions.run(
         executable = env.interpreter,
         arguments = [
             "-B",
-            ctx.file._check_stock_binary.path,
-            ctx.file.stock_binary.path,
+            ctx.file._check_upstream_binary.path,
+            ctx.file.upstream_binary.path,
             extension,
-            ctx.file.stock_digests.path,
+            ctx.file.upstream_digests.path,
             checked.path,
         ],
-        inputs = [ctx.file._check_stock_binary, ctx.file.stock_binary, ctx.file.stock_digests],
+        inputs = [ctx.file._check_upstream_binary, ctx.file.upstream_binary, ctx.file.upstream_digests],
         outputs = [checked],
-        mnemonic = "CheckStockBinary",
-        progress_message = "Checking that csrc/interpose/abi is for this stock binary",
+        mnemonic = "CheckUpstreamBinary",
+        progress_message = "Checking that csrc/interpose/abi is for this upstream binary",
     )
     return checked
 
@@ -71,8 +71,8 @@ def _torch_xla_wheel_impl(ctx):
     if FrontLibraryInfo in ctx.attr.extension:
         extension = "_XLAC" + PYTHON["ext_suffix"]
         extensions = {extension: ctx.files.extension[0].path}
-        moved = {extension: ctx.attr.extension[FrontLibraryInfo].stock_binary}
-        checks = [_check_stock_binary(ctx, extension)]
+        moved = {extension: ctx.attr.extension[FrontLibraryInfo].upstream_binary}
+        checks = [_check_upstream_binary(ctx, extension)]
     else:
         extensions = {
             file.basename.removesuffix(".so") + PYTHON["ext_suffix"]: file.path
@@ -89,7 +89,7 @@ def _torch_xla_wheel_impl(ctx):
     sources = _files_by_path(ctx.files.srcs, ctx.attr.strip_prefixes)
     spec = ctx.actions.declare_file(ctx.label.name + "_spec.json")
     ctx.actions.write(spec, json.encode_indent({
-        "stock_wheel": ctx.file.stock_wheel.path,
+        "upstream_wheel": ctx.file.upstream_wheel.path,
         "out_dir": folder.path,
         "local_version": ctx.attr.local_version,
         "archs": [] if archs == DEFAULT_ARCHS else archs,
@@ -110,7 +110,7 @@ def _torch_xla_wheel_impl(ctx):
         inputs = depset(
             [
                 ctx.file.description,
-                ctx.file.stock_wheel,
+                ctx.file.upstream_wheel,
                 env.stamp,
                 spec,
             ] + checks + ctx.files.extension + ctx.files._assemble + ctx.files.binaries + ctx.files.data + ctx.files.licenses + ctx.files.srcs,
@@ -124,7 +124,7 @@ def _torch_xla_wheel_impl(ctx):
 
 torch_xla_wheel = rule(
     implementation = _torch_xla_wheel_impl,
-    doc = "Our torch_xla wheel, in the folder bazel-bin/NAME: the stock one with our extension.",
+    doc = "Our torch_xla wheel, in the folder bazel-bin/NAME: the upstream one with our extension.",
     attrs = {
         "binaries": attr.label_keyed_string_dict(
             doc = "More shared libraries of ours, each with its path in the wheel. `{ext_suffix}` " +
@@ -140,17 +140,17 @@ torch_xla_wheel = rule(
             doc = "The long description in METADATA.",
         ),
         "entry_points": attr.string_list_dict(
-            doc = "Entry points besides the stock wheel's: {group: [\"name = module:object\"]}.",
+            doc = "Entry points besides the upstream wheel's: {group: [\"name = module:object\"]}.",
         ),
         "extension": attr.label(
             allow_files = [".so"],
             mandatory = True,
             doc = "What becomes the extension module _XLAC: a front_library, which stands before " +
-                  "the stock one, or libraries of a torch_xla that was built from source, which " +
+                  "the upstream one, or libraries of a torch_xla that was built from source, which " +
                   "take the place of those of their name: _XLAC.so, _XLAC_cuda_functions.so.",
         ),
         "extras": attr.string_list_dict(
-            doc = "Extras besides the stock wheel's: {extra: [requirements]}.",
+            doc = "Extras besides the upstream wheel's: {extra: [requirements]}.",
         ),
         "licenses": attr.label_keyed_string_dict(
             allow_files = True,
@@ -166,20 +166,20 @@ torch_xla_wheel = rule(
             doc = "Python files and data; each has in the wheel the path that it has here, without " +
                   "its folder of `strip_prefixes`.",
         ),
-        "stock_binary": attr.label(
+        "upstream_binary": attr.label(
             allow_single_file = True,
             default = "@torch_xla//:binary",
-            doc = "The stock extension module, of which only the digest is looked at.",
+            doc = "The upstream extension module, of which only the digest is looked at.",
         ),
-        "stock_digests": attr.label(
+        "upstream_digests": attr.label(
             allow_single_file = True,
             mandatory = True,
-            doc = "The digests of the stock extension modules that csrc/interpose/abi was written for.",
+            doc = "The digests of the upstream extension modules that csrc/interpose/abi was written for.",
         ),
-        "stock_wheel": attr.label(
+        "upstream_wheel": attr.label(
             allow_single_file = [".whl"],
             default = "@torch_xla//:wheel",
-            doc = "The stock wheel.",
+            doc = "The upstream wheel.",
         ),
         "strip_prefixes": attr.string_list(
             doc = "The folders of the Python packages: the wheel has what is in them at its root.",
@@ -199,9 +199,9 @@ torch_xla_wheel = rule(
             default = "@build_tools//:python",
             providers = [PythonEnvInfo],
         ),
-        "_check_stock_binary": attr.label(
+        "_check_upstream_binary": attr.label(
             allow_single_file = True,
-            default = "//bazel/wheel:check_stock_binary.py",
+            default = "//bazel/wheel:check_upstream_binary.py",
         ),
     },
 )

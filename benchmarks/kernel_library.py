@@ -19,11 +19,11 @@ PYTHON = Path(__file__).resolve().parents[1] / "torch_xla_ext/python"
 
 
 def _load_package() -> tuple[types.ModuleType, types.ModuleType]:
-    """Return the modules untyped_payload and schema; the package itself would import torch_xla."""
-    if "torch_xla_ext" not in sys.modules:
-        package = types.ModuleType("torch_xla_ext")
-        package.__path__ = [str(PYTHON / "torch_xla_ext")]
-        sys.modules["torch_xla_ext"] = package
+    """Return the modules untyped_payload and schema; the package itself would import more."""
+    if "xla_kernels" not in sys.modules:
+        package = types.ModuleType("xla_kernels")
+        package.__path__ = [str(PYTHON / "xla_kernels")]
+        sys.modules["xla_kernels"] = package
     from xla_kernels.signature import schema, untyped_payload
 
     return untyped_payload, schema

@@ -1,6 +1,7 @@
 """Measures new tokens per second of vLLM, on this wheel or for CUDA, of the same loads.
 
   PJRT_DEVICE=CUDA python benchmarks/serving.py --json=xla.json   # an 8B-shaped Llama
+  PJRT_DEVICE=CUDA python benchmarks/serving.py --shape=30b-a3b   # a mixture of experts
   python benchmarks/serving.py --json=cuda.json                   # where vLLM for CUDA is installed
   PJRT_DEVICE=CPU python benchmarks/serving.py --shape=tiny --loads=4x16+8
 
@@ -36,7 +37,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "examples/vllm"))
 import torch
 import vllm
 from random_model import make_tokenizer
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen3MoeConfig
 from vllm.model_executor.model_loader import dummy_loader
 
 ON_XLA = "PJRT_DEVICE" in os.environ
@@ -54,6 +55,19 @@ SHAPES = {
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
     },
+    "30b-a3b": {  # a mixture of experts, Qwen3-30B-A3B's
+        "vocab_size": 151936,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+        "norm_topk_prob": True,
+    },
     "tiny": {
         "vocab_size": 512,
         "hidden_size": 256,
@@ -61,6 +75,19 @@ SHAPES = {
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
+    },
+    "tiny-moe": {
+        "vocab_size": 512,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "norm_topk_prob": True,
     },
 }
 SPREAD = 0.05  # of the weights' uniform numbers
@@ -94,9 +121,10 @@ def options(args: argparse.Namespace) -> dict[str, object]:
 
 
 def write_model(folder: Path, args: argparse.Namespace) -> None:
-    """Write a Llama's configuration and a tokenizer of the words w0, w1, ..., but no weights."""
+    """Write a model's configuration and a tokenizer of the words w0, w1, ..., but no weights."""
     shape = SHAPES[args.shape]
-    LlamaConfig(
+    is_mixture = "num_experts" in shape
+    (Qwen3MoeConfig if is_mixture else LlamaConfig)(
         **shape,
         max_position_embeddings=max(8192, args.max_model_len),
         torch_dtype="bfloat16",
@@ -105,14 +133,19 @@ def write_model(folder: Path, args: argparse.Namespace) -> None:
     ).save_pretrained(folder)
     config = folder / "config.json"
     found = json.loads(config.read_text())
-    config.write_text(json.dumps(found | {"architectures": ["LlamaForCausalLM"]}))
+    architecture = "Qwen3MoeForCausalLM" if is_mixture else "LlamaForCausalLM"
+    config.write_text(json.dumps(found | {"architectures": [architecture]}))
     make_tokenizer(shape["vocab_size"]).save_pretrained(folder)
 
 
 def make_weights(model: torch.nn.Module, *_: object) -> None:
     """Fill the weights with random numbers; vLLM's own function would draw them on the host."""
-    for weight in model.state_dict().values():
-        _fill(weight)
+    # Not those of state_dict: a view that is written to leaves the former memory to its tensor.
+    names = model.state_dict().keys()
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    with torch.no_grad():
+        for name in filter(tensors.__contains__, names):
+            _fill(tensors[name])
 
 
 def _fill(weight: torch.Tensor) -> None:

@@ -1,7 +1,7 @@
-"""Assembles our wheel from the stock torch_xla wheel and what this project adds.
+"""Assembles our wheel from the upstream torch_xla wheel and what this project adds.
 
 Called by the rule in bazel/wheel.bzl with one JSON file, whose keys are the fields of `Spec`. The
-stock files are copied as they are compressed; only the files that say what the wheel is differ.
+upstream files are copied as they are compressed; only the files that say what the wheel is differ.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from raw_zip import RawZipWriter
 class Spec:
     """Contents of a wheel. Paths in the wheel are the keys, files on disk the values."""
 
-    stock_wheel: str
+    upstream_wheel: str
     out_dir: str
     local_version: str
     archs: list[str]  # the GPU architectures, if they are not the usual ones
     summary: str
     description: str
-    moved: dict[str, str]  # path in the stock wheel: path in ours
+    moved: dict[str, str]  # path in the upstream wheel: path in ours
     replaced: list[str]  # what ours takes the place of
     files: dict[str, str]
     binaries: dict[str, str]  # shared libraries of ours; they decide the platform tag
@@ -41,8 +41,8 @@ class Spec:
     extras: dict[str, list[str]]
 
 
-class StockWheel:
-    """The stock wheel, opened for reading."""
+class UpstreamWheel:
+    """The upstream wheel, opened for reading."""
 
     def __init__(self, path: Path) -> None:
         self.zip = zipfile.ZipFile(path)
@@ -60,7 +60,9 @@ class StockWheel:
         headers = Metadata.parse(self.text("METADATA")).headers
         names = [value for name, value in headers if name == "License-File"]
         if not names:
-            raise ValueError("the stock wheel lists no license file, expected torch_xla's LICENSE")
+            raise ValueError(
+                "the upstream wheel lists no license file, expected torch_xla's LICENSE"
+            )
         result = {}
         for name in names:
             # Metadata 2.4 keeps them in licenses/, older versions beside METADATA.
@@ -82,9 +84,9 @@ class WheelWriter:
         self._remember(name, (f"sha256={digest}", str(len(content))))
         self._out.add(name, content, executable=executable)
 
-    def copy(self, name: str, stock: StockWheel, source: str) -> None:
-        self._remember(name, stock.record[source])
-        self._out.copy(name, stock.zip, stock.zip.getinfo(source))
+    def copy(self, name: str, upstream: UpstreamWheel, source: str) -> None:
+        self._remember(name, upstream.record[source])
+        self._out.copy(name, upstream.zip, upstream.zip.getinfo(source))
 
     def finish(self, record_name: str) -> None:
         """Add RECORD itself, the last entry."""
@@ -100,7 +102,7 @@ class WheelWriter:
         self._record[name] = row
 
 
-def _content_version(stock: StockWheel, spec: Spec) -> str:
+def _content_version(upstream: UpstreamWheel, spec: Spec) -> str:
     """Return `local_version`, the architectures and eight hexadecimal digits of the content.
 
     With the digits, pip installs what has changed. They begin with a letter, since a part of a
@@ -112,15 +114,17 @@ def _content_version(stock: StockWheel, spec: Spec) -> str:
         name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for name, path in files.items()
     }
     settings = [spec.summary, spec.moved, spec.replaced, spec.entry_points, spec.extras]
-    content.update(json.dumps([digests, stock.record, settings], sort_keys=True).encode())
+    content.update(json.dumps([digests, upstream.record, settings], sort_keys=True).encode())
     found = re.search("[a-f][0-9a-f]{7}", content.hexdigest())
     digits = found[0] if found else "a" + content.hexdigest()[:7]
     return ".".join([spec.local_version, *(f"sm{arch}" for arch in spec.archs), digits])
 
 
-def _dist_info_files(stock: StockWheel, spec: Spec, version: str, tag: str) -> dict[str, bytes]:
+def _dist_info_files(
+    upstream: UpstreamWheel, spec: Spec, version: str, tag: str
+) -> dict[str, bytes]:
     """Return the contents of our .dist-info folder, but for RECORD."""
-    licenses = {f"torch_xla/{name}": content for name, content in stock.licenses().items()}
+    licenses = {f"torch_xla/{name}": content for name, content in upstream.licenses().items()}
     licenses |= {name: Path(path).read_bytes() for name, path in spec.licenses.items()}
     edits = Edits(
         version=version,
@@ -132,11 +136,11 @@ def _dist_info_files(stock: StockWheel, spec: Spec, version: str, tag: str) -> d
     packages = {
         name.split("/")[0].removesuffix(".py") for name in spec.files if name.endswith(".py")
     }
-    top_level = sorted({*stock.text("top_level.txt").split(), *packages})
+    top_level = sorted({*upstream.text("top_level.txt").split(), *packages})
     texts = {
-        "METADATA": edit_metadata(stock.text("METADATA"), edits),
+        "METADATA": edit_metadata(upstream.text("METADATA"), edits),
         "WHEEL": wheel_file(tag),
-        "entry_points.txt": edit_entry_points(stock.text("entry_points.txt"), spec.entry_points),
+        "entry_points.txt": edit_entry_points(upstream.text("entry_points.txt"), spec.entry_points),
         "top_level.txt": "".join(f"{name}\n" for name in top_level),
     }
     files = {name: text.encode() for name, text in texts.items()}
@@ -145,48 +149,51 @@ def _dist_info_files(stock: StockWheel, spec: Spec, version: str, tag: str) -> d
 
 def assemble(spec: Spec) -> Path:
     """Write the wheel under its true name into `spec.out_dir` and return its path."""
-    stock = StockWheel(Path(spec.stock_wheel))
-    if Metadata.parse(stock.text("METADATA")).get("Version") != stock.version:
-        raise ValueError(f"{spec.stock_wheel}: its name and its METADATA give different versions")
-    version = f"{stock.version}+{_content_version(stock, spec)}"
-    python_tags, stock_platform = stock.tag.rsplit("-", 1)
-    platform = platform_tag([Path(p) for p in spec.binaries.values()], stock_platform)
+    upstream = UpstreamWheel(Path(spec.upstream_wheel))
+    if Metadata.parse(upstream.text("METADATA")).get("Version") != upstream.version:
+        raise ValueError(
+            f"{spec.upstream_wheel}: its name and its METADATA give different versions"
+        )
+    version = f"{upstream.version}+{_content_version(upstream, spec)}"
+    python_tags, upstream_platform = upstream.tag.rsplit("-", 1)
+    platform = platform_tag([Path(p) for p in spec.binaries.values()], upstream_platform)
     tag = f"{python_tags}-{platform}"
-    version_py = f"{stock.name}/version.py"
+    version_py = f"{upstream.name}/version.py"
 
     generated = {
         version_py: edit_version_py(
-            stock.zip.read(version_py).decode(), stock.version, version
+            upstream.zip.read(version_py).decode(), upstream.version, version
         ).encode()
     }
     added = {**spec.files, **spec.binaries}
     copied = {
         spec.moved.get(name, name): name
-        for name in stock.record
-        if name not in {*generated, *spec.replaced} and not name.startswith(stock.dist_info + "/")
+        for name in upstream.record
+        if name not in {*generated, *spec.replaced}
+        and not name.startswith(upstream.dist_info + "/")
     }
-    unknown = sorted({*spec.moved, *spec.replaced} - set(stock.record))
+    unknown = sorted({*spec.moved, *spec.replaced} - set(upstream.record))
     if unknown:
         raise ValueError(
-            f"{spec.stock_wheel} has no {', '.join(unknown)} that could be moved or replaced"
+            f"{spec.upstream_wheel} has no {', '.join(unknown)} that could be moved or replaced"
         )
     clashes = sorted({*copied, *generated} & set(added))
     if clashes:
-        raise ValueError(f"the stock wheel has {', '.join(clashes)} already")
+        raise ValueError(f"the upstream wheel has {', '.join(clashes)} already")
 
-    path = Path(spec.out_dir, f"{stock.name}-{version}-{tag}.whl")
+    path = Path(spec.out_dir, f"{upstream.name}-{version}-{tag}.whl")
     with RawZipWriter(path) as out:
         writer = WheelWriter(out)
         for name in sorted({*copied, *generated, *added}):
             if name in copied:
-                writer.copy(name, stock, copied[name])
+                writer.copy(name, upstream, copied[name])
             elif name in generated:
                 writer.add(name, generated[name])
             else:
                 content = Path(added[name]).read_bytes()
                 writer.add(name, content, executable=name in spec.binaries)
-        dist_info = f"{stock.name}-{version}.dist-info"
-        files = _dist_info_files(stock, spec, version, tag)
+        dist_info = f"{upstream.name}-{version}.dist-info"
+        files = _dist_info_files(upstream, spec, version, tag)
         for name in sorted(files):
             writer.add(f"{dist_info}/{name}", files[name])
         writer.finish(f"{dist_info}/RECORD")

@@ -1,14 +1,14 @@
-"""Checks csrc/interpose/abi, as the front library was compiled with it, against the stock binary.
+"""Check csrc/interpose/abi, as the front library was compiled with it, against upstream's binary.
 
-    check_abi.py FRONT STOCK LAYOUT MACHINE_CODE STAMP
+    check_abi.py FRONT UPSTREAM LAYOUT MACHINE_CODE STAMP
 
-The stock binary's headers are not published: what abi/ declares is compared with the binary.
+The upstream binary's headers are not published: what abi/ declares is compared with the binary.
 
-- Every function that FRONT exports, to be called in the place of the stock binary's, is called
+- Every function that FRONT exports, to be called in the place of the upstream binary's, is called
   there through a relocation: else no call would arrive.
 - Every function of torch_xla or XLA that FRONT looks up by its name is there.
 - The virtual functions of XlaNode have the order that FRONT was compiled for.
-- MACHINE_CODE has lines of what else abi/ says; a name in them is a symbol of STOCK.
+- MACHINE_CODE has lines of what else abi/ says; a name in them is a symbol of UPSTREAM.
   `NAME 48 8b kConstant:8`: the function has these bytes in its code, a constant of LAYOUT
   (layout.h) standing for its four bytes, or with `:8` for its one.
   `NAME base OTHER`: the class with the typeinfo NAME begins with its one base, of typeinfo OTHER.
@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-# What FRONT exports of its own: the stock binary does not call it.
+# What FRONT exports of its own: the upstream binary does not call it.
 OWN = {
     "PyInit__XLAC",
     "GetPjrtApi",
@@ -166,26 +166,26 @@ def base_class(library: Library, dynamic: list[Symbol], typeinfo: Symbol) -> str
 
 
 def check_line(
-    line: str, constants: dict[str, int], stock: Library, dynamic: list[Symbol]
+    line: str, constants: dict[str, int], upstream: Library, dynamic: list[Symbol]
 ) -> str | None:
     """Return what is wrong in a line of MACHINE_CODE."""
     name, what = line.split(maxsplit=1)
     symbol = next((s for s in dynamic if s.name == name and s.defined), None)
     if symbol is None:
-        return f"the stock binary has no {name}"
+        return f"the upstream binary has no {name}"
     kind, _, expected = what.partition(" ")
     if kind == "size":
         is_so = symbol.size == int(expected)
         return None if is_so else f"{name} has {symbol.size} bytes, but abi/ has {expected}"
     if kind == "slot":
         slot, _, method_name = expected.partition(" ")
-        _, index, _ = stock.relocations[symbol.address + 16 + 8 * constants[slot]]
+        _, index, _ = upstream.relocations[symbol.address + 16 + 8 * constants[slot]]
         symbol_name = dynamic[index].name
         # Of a template, the whole symbol.
         found = symbol_name if method_name.startswith("_Z") else method(symbol_name)
         return None if found == method_name else f"{name}: {found} in the place of {method_name}"
     if kind == "base":
-        base = base_class(stock, dynamic, symbol)
+        base = base_class(upstream, dynamic, symbol)
         return None if base == expected else f"{name}: base {base}, but abi/ has {expected}"
     code = bytes.fromhex(
         re.sub(
@@ -194,31 +194,31 @@ def check_line(
             what,
         )
     )
-    if code in stock.content(symbol.address, symbol.size):
+    if code in upstream.content(symbol.address, symbol.size):
         return None
     return f"{name} has no {what} ({code.hex(' ')}) in its code"
 
 
-def check(front: Library, stock: Library, layout: str, machine_code: str) -> list[str]:
+def check(front: Library, upstream: Library, layout: str, machine_code: str) -> list[str]:
     """Return what is wrong."""
     problems = []
-    symbols = stock.dynamic_symbols
-    called = {symbols[i].name for _, i, _ in stock.relocations.values() if i}
+    symbols = upstream.dynamic_symbols
+    called = {symbols[i].name for _, i, _ in upstream.relocations.values() if i}
     problems += [
-        f"the front library exports {s.name}, which the stock binary calls through no relocation"
+        f"the front library exports {s.name}, which the upstream binary calls through no relocation"
         for s in front.dynamic_symbols
         if s.exported and s.name not in called | OWN
     ]
-    # What the stock binary calls, it has, or torch.
+    # What the upstream binary calls, it has, or torch.
     known = called | {s.name for s in symbols if s.defined}
     problems += [
-        f"the front library looks {name} up, which the stock binary does not have"
+        f"the front library looks {name} up, which the upstream binary does not have"
         for name in sorted(front.looked_up() - known)
     ]
 
     ours, base = (
         virtual_functions(front, DERIVED_VTABLE),
-        virtual_functions(stock, BASE_VTABLE),
+        virtual_functions(upstream, BASE_VTABLE),
     )
     if ours != base:
         problems.append(f"XlaNode's virtual functions are {base}, but abi/ has {ours}")
@@ -227,17 +227,19 @@ def check(front: Library, stock: Library, layout: str, machine_code: str) -> lis
         name: int(value) for name, value in re.findall(r"size_t (k\w+) =\s*(\d+);", layout)
     }
     lines = [line for line in machine_code.splitlines() if line.strip() and line[0] != "#"]
-    problems += filter(None, (check_line(line, constants, stock, symbols) for line in lines))
+    problems += filter(None, (check_line(line, constants, upstream, symbols) for line in lines))
     return problems
 
 
 def main() -> None:
-    front, stock, layout, machine_code, stamp = map(Path, sys.argv[1:])
+    front, upstream, layout, machine_code, stamp = map(Path, sys.argv[1:])
     # It would look through a million symbols again and again.
     gc.disable()
-    problems = check(Library(front), Library(stock), layout.read_text(), machine_code.read_text())
+    problems = check(
+        Library(front), Library(upstream), layout.read_text(), machine_code.read_text()
+    )
     if problems:
-        sys.exit("csrc/interpose/abi is not that of the stock binary:\n" + "\n".join(problems))
+        sys.exit("csrc/interpose/abi is not that of the upstream binary:\n" + "\n".join(problems))
     stamp.write_text("checked\n")
 
 

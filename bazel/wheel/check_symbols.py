@@ -55,7 +55,7 @@ def main() -> None:
         ).stdout.splitlines()
         sys.exit(
             f"{Path(args.library).name} needs {len(missing)} symbols that no library defines "
-            "(is a declaration in csrc/interpose/abi not the stock binary's, or a file missing?):\n"
+            "(is a declaration in csrc/interpose/abi not upstream's, or is a file missing?):\n"
             + "\n".join(f"  {name}" for name in names or missing)
         )
     Path(args.stamp).write_text("checked\n")

@@ -40,7 +40,7 @@ class Metadata:
 
 @dataclass(frozen=True)
 class Edits:
-    """Differences of our METADATA from the stock wheel's."""
+    """Differences of our METADATA from the upstream wheel's."""
 
     version: str
     summary: str
@@ -49,8 +49,8 @@ class Edits:
     extras: dict[str, list[str]] = field(default_factory=dict)
 
 
-def edit_metadata(stock: str, edits: Edits) -> str:
-    """Return METADATA of our wheel; requirements, extras and authors stay as in `stock`."""
+def edit_metadata(upstream: str, edits: Edits) -> str:
+    """Return METADATA of our wheel; requirements, extras and authors stay as in `upstream`."""
     replaced = {
         # The first version in which `License-File` names a path under .dist-info/licenses.
         "Metadata-Version": "2.4",
@@ -59,7 +59,7 @@ def edit_metadata(stock: str, edits: Edits) -> str:
         "Summary": edits.summary,
         "Description-Content-Type": "text/markdown",
     }
-    metadata = Metadata.parse(stock)
+    metadata = Metadata.parse(upstream)
     headers = []
     for name, value in metadata.headers:
         if name == "License-File":
@@ -69,17 +69,19 @@ def edit_metadata(stock: str, edits: Edits) -> str:
     headers += [("License-File", path) for path in edits.license_files]
     for extra, requirements in sorted(edits.extras.items()):
         if ("Provides-Extra", extra) in headers:
-            raise ValueError(f"the stock wheel has an extra `{extra}` already: choose another name")
+            raise ValueError(
+                f"the upstream wheel has an extra `{extra}` already: choose another name"
+            )
         headers.append(("Provides-Extra", extra))
         headers += [("Requires-Dist", f'{r}; extra == "{extra}"') for r in requirements]
     return Metadata(headers, edits.description).text()
 
 
-def edit_entry_points(stock: str, added: dict[str, list[str]]) -> str:
+def edit_entry_points(upstream: str, added: dict[str, list[str]]) -> str:
     """Return entry_points.txt with `added`, {group: ["name = module:object"]}."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     parser.optionxform = str  # names are case-sensitive
-    parser.read_string(stock)
+    parser.read_string(upstream)
     for group, lines in added.items():
         if not parser.has_section(group):
             parser.add_section(group)
@@ -88,27 +90,29 @@ def edit_entry_points(stock: str, added: dict[str, list[str]]) -> str:
             if not equals or not re.fullmatch(r"[\w.]+(:[\w.]+)?", target):
                 raise ValueError(f"entry point `{line}` is not `name = module:object`")
             if parser.has_option(group, name):
-                raise ValueError(f"the stock wheel has an entry point `{name}` in {group} already")
+                raise ValueError(
+                    f"the upstream wheel has an entry point `{name}` in {group} already"
+                )
             parser.set(group, name, target)
     text = io.StringIO()
     parser.write(text)
     return text.getvalue()
 
 
-def edit_version_py(stock: str, stock_version: str, version: str) -> str:
+def edit_version_py(upstream: str, upstream_version: str, version: str) -> str:
     """Return torch_xla/version.py with our version; the revisions stay.
 
     It also imports the module of ours that has to be there before most of torch_xla.
     """
     text, count = re.subn(
-        rf"^__version__ = '{re.escape(stock_version)}'$",
+        rf"^__version__ = '{re.escape(upstream_version)}'$",
         f"__version__ = '{version}'",
-        stock,
+        upstream,
         flags=re.MULTILINE,
     )
     if count != 1:
         raise ValueError(
-            f"torch_xla/version.py has {count} lines `__version__ = '{stock_version}'`, "
+            f"torch_xla/version.py has {count} lines `__version__ = '{upstream_version}'`, "
             "expected one"
         )
     return f"{text.rstrip()}\n\nimport torch_xla_ext_startup.lazy_dynamo  # noqa: F401\n"

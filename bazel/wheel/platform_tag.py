@@ -25,14 +25,14 @@ def _manylinux(tag: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def platform_tag(libraries: list[Path], stock_tag: str) -> str:
-    """Return the oldest platform that runs both the stock wheel and `libraries`.
+def platform_tag(libraries: list[Path], upstream_tag: str) -> str:
+    """Return the oldest platform that runs both the upstream wheel and `libraries`.
 
     Raises:
       ValueError: no manylinux policy covers what a library requires.
     """
     policies = WheelPolicies(libc=Libc.GLIBC, arch=Architecture.x86_64)
-    tag = stock_tag
+    tag = upstream_tag
     for library in libraries:
         versions = required_versions(library)
         policy = policies.versioned_symbols_policy({library.name: versions})

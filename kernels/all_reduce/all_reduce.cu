@@ -1,4 +1,4 @@
-// XlaGpuAllReduce for CUDA.
+// XlaGpuAllReduce and XlaGpuAllReduceRmsNorm for CUDA.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@ namespace torch_xla_ext::all_reduce {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kRowThreads = 512;  // of a row that is normalized
 
 template <typename T>
 using Chunk = Vector<T, 16 / sizeof(T)>;
@@ -62,56 +63,153 @@ __device__ Chunk<T> LoadReceived(const Chunk<T>* from) {
   return loaded.chunk;
 }
 
+// A block's exchanges with the blocks of the same number on the other devices.
+template <typename T>
+class Exchange {
+ public:
+  __device__ Exchange(const int64_t* peers, int count)
+      : peers_(peers),
+        count_(count),
+        rank_(static_cast<int>(peers[0])),
+        own_(WorkspaceOf(rank_)),
+        round_(own_->rounds[blockIdx.x]) {}
+
+  // Sends `length` chunks to all devices, and returns when all have sent
+  // theirs.
+  __device__ void Run(const Chunk<T>* x, int length) {
+    ++round_;
+    for (int i = threadIdx.x; i < length; i += blockDim.x) {
+      const Chunk<T> chunk = x[i];
+      for (int step = 0; step < count_; ++step) {  // each starts at another
+        const int to = (rank_ + step) % count_;
+        Data(WorkspaceOf(to), rank_)[i] = chunk;
+      }
+    }
+    __syncthreads();
+    if (threadIdx.x < count_) {
+      Signal(&WorkspaceOf(threadIdx.x)->arrived[blockIdx.x][rank_], round_);
+      WaitFor(&own_->arrived[blockIdx.x][threadIdx.x], round_);
+    }
+    __syncthreads();
+  }
+
+  // The sum of chunk i of what the devices have sent.
+  __device__ Chunk<T> Sum(int i) const {
+    float sums[kElements] = {};
+    for (int from = 0; from < count_; ++from) {
+      const Chunk<T> chunk = LoadReceived(Data(own_, from) + i);
+#pragma unroll
+      for (int j = 0; j < kElements; ++j) sums[j] += ToFloat(chunk.values[j]);
+    }
+    Chunk<T> sum;
+#pragma unroll
+    for (int j = 0; j < kElements; ++j) sum.values[j] = FromFloat<T>(sums[j]);
+    return sum;
+  }
+
+  __device__ void Finish() {
+    if (threadIdx.x == 0) own_->rounds[blockIdx.x] = round_;
+  }
+
+ private:
+  static constexpr int kElements = 16 / sizeof(T);
+
+  __device__ Workspace* WorkspaceOf(int rank) const {
+    return reinterpret_cast<Workspace*>(peers_[1 + rank]);
+  }
+
+  __device__ Chunk<T>* Data(Workspace* workspace, int from) const {
+    return reinterpret_cast<Chunk<T>*>(
+        workspace->data[blockIdx.x][round_ % 2][from]);
+  }
+
+  const int64_t* peers_;
+  const int count_, rank_;
+  Workspace* const own_;
+  uint32_t round_;
+};
+
 // `size` and `block_size`, the most that a block adds, are numbers of chunks.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     AllReduceKernel(const Chunk<T>* x, const int64_t* peers, Chunk<T>* out,
                     int count, int64_t size, int64_t block_size) {
-  constexpr int kElements = 16 / sizeof(T);
   constexpr int64_t kRound = kBlockBytes / sizeof(Chunk<T>);
-  const int block = blockIdx.x, rank = static_cast<int>(peers[0]);
-  const auto workspace = [&](int of) {
-    return reinterpret_cast<Workspace*>(peers[1 + of]);
-  };
-  Workspace* const own = workspace(rank);
-  uint32_t round = own->rounds[block];
-  const int64_t end = min(size, (block + 1) * block_size);
-  for (int64_t begin = block * block_size; begin < end; begin += kRound) {
+  Exchange<T> exchange(peers, count);
+  const int64_t end = min(size, (blockIdx.x + 1) * block_size);
+  for (int64_t begin = blockIdx.x * block_size; begin < end; begin += kRound) {
     const int length = static_cast<int>(min(kRound, end - begin));
-    ++round;
+    exchange.Run(x + begin, length);
     for (int i = threadIdx.x; i < length; i += kThreads) {
-      const Chunk<T> chunk = x[begin + i];
-      for (int step = 0; step < count; ++step) {  // each starts at another
-        const int to = (rank + step) % count;
-        reinterpret_cast<Chunk<T>*>(
-            workspace(to)->data[block][round % 2][rank])[i] = chunk;
-      }
-    }
-    __syncthreads();
-    if (threadIdx.x < count) {
-      Signal(&workspace(threadIdx.x)->arrived[block][rank], round);
-      WaitFor(&own->arrived[block][threadIdx.x], round);
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < length; i += kThreads) {
-      float sums[kElements] = {};
-      for (int from = 0; from < count; ++from) {
-        const Chunk<T> chunk =
-            LoadReceived(reinterpret_cast<const Chunk<T>*>(
-                             own->data[block][round % 2][from]) +
-                         i);
-#pragma unroll
-        for (int j = 0; j < kElements; ++j) sums[j] += ToFloat(chunk.values[j]);
-      }
-      Chunk<T> sum;
-#pragma unroll
-      for (int j = 0; j < kElements; ++j) {
-        sum.values[j] = FromFloat<T>(sums[j]);
-      }
-      out[begin + i] = sum;
+      out[begin + i] = exchange.Sum(i);
     }
   }
-  if (threadIdx.x == 0) own->rounds[block] = round;
+  exchange.Finish();
+}
+
+__device__ float SumOfBlock(float value) {
+  __shared__ float of_warps[kRowThreads / 32];
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(0xffffffff, value, distance);
+  }
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  float sum = 0;
+#pragma unroll
+  for (float of_warp : of_warps) sum += of_warp;
+  __syncthreads();  // before the next row's
+  return sum;
+}
+
+// A row has `length` chunks.
+template <typename T>
+__global__ void __launch_bounds__(kRowThreads)
+    AllReduceRmsNormKernel(const Chunk<T>* x, const Chunk<T>* residual,
+                           const Chunk<T>* weight, const int64_t* peers,
+                           Chunk<T>* normed, Chunk<T>* sum, int count,
+                           int64_t num_rows, int length, float epsilon) {
+  constexpr int kElements = 16 / sizeof(T);
+  constexpr int kMaxChunks = kBlockBytes / 16 / kRowThreads;  // of a thread
+  Exchange<T> exchange(peers, count);
+  for (int64_t row = blockIdx.x; row < num_rows; row += gridDim.x) {
+    const int64_t begin = row * length;
+    exchange.Run(x + begin, length);
+    float values[kMaxChunks][kElements] = {};
+    float squares = 0;
+#pragma unroll
+    for (int k = 0; k < kMaxChunks; ++k) {
+      const int i = threadIdx.x + k * kRowThreads;
+      if (i >= length) break;
+      const Chunk<T> total = exchange.Sum(i);
+      const Chunk<T> added = residual[begin + i];
+      Chunk<T> stored;
+#pragma unroll
+      for (int j = 0; j < kElements; ++j) {
+        const float value = ToFloat(total.values[j]) + ToFloat(added.values[j]);
+        values[k][j] = value;
+        squares += value * value;
+        stored.values[j] = FromFloat<T>(value);
+      }
+      sum[begin + i] = stored;
+    }
+    const float mean = SumOfBlock(squares) / (length * kElements);
+    const float scale = rsqrtf(mean + epsilon);
+#pragma unroll
+    for (int k = 0; k < kMaxChunks; ++k) {
+      const int i = threadIdx.x + k * kRowThreads;
+      if (i >= length) break;
+      const Chunk<T> factors = weight[i];
+      Chunk<T> stored;
+#pragma unroll
+      for (int j = 0; j < kElements; ++j) {
+        const float value = ToFloat(FromFloat<T>(values[k][j] * scale));
+        stored.values[j] = FromFloat<T>(value * ToFloat(factors.values[j]));
+      }
+      normed[begin + i] = stored;
+    }
+  }
+  exchange.Finish();
 }
 
 template <typename T>
@@ -142,9 +240,55 @@ Status LaunchAllReduce(cudaStream_t stream, AnyBuffer x, AnyBuffer peers,
   }
 }
 
+template <typename T>
+Status LaunchNorm(cudaStream_t stream, AnyBuffer x, AnyBuffer residual,
+                  AnyBuffer weight, AnyBuffer peers, AnyResult normed,
+                  AnyResult sum, const AllReduceRmsNormParams& params) {
+  const int64_t num_rows = x.dim(0);
+  const int64_t blocks = std::min<int64_t>(num_rows, kMaxBlocks);
+  AllReduceRmsNormKernel<T>
+      <<<static_cast<unsigned>(blocks), kRowThreads, 0, stream>>>(
+          x.data<Chunk<T>>(), residual.data<Chunk<T>>(),
+          weight.data<Chunk<T>>(), peers.data<int64_t>(),
+          normed.data<Chunk<T>>(), sum.data<Chunk<T>>(),
+          static_cast<int>(peers.dim(1) - 1), num_rows,
+          static_cast<int>(weight.size_bytes() / 16),
+          static_cast<float>(params.epsilon));
+  return CudaStatus(cudaGetLastError());
+}
+
+Status LaunchAllReduceRmsNorm(cudaStream_t stream, AnyBuffer x,
+                              AnyBuffer residual, AnyBuffer weight,
+                              AnyBuffer peers, AnyResult normed, AnyResult sum,
+                              const AllReduceRmsNormParams& params) {
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAllReduceRmsNorm(x, peers));
+  if (x.size() == 0) return Status::Ok();
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAligned("x", x.untyped_data()));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAligned("residual", residual.untyped_data()));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAligned("weight", weight.untyped_data()));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAligned("normed", normed.untyped_data()));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAligned("sum", sum.untyped_data()));
+  switch (x.dtype()) {
+    case F16:
+      return LaunchNorm<__half>(stream, x, residual, weight, peers, normed, sum,
+                                params);
+    case BF16:
+      return LaunchNorm<__nv_bfloat16>(stream, x, residual, weight, peers,
+                                       normed, sum, params);
+    default:  // F32
+      return LaunchNorm<float>(stream, x, residual, weight, peers, normed, sum,
+                               params);
+  }
+}
+
 }  // namespace
 }  // namespace torch_xla_ext::all_reduce
 
 XLA_KERNEL_CUDA(XlaGpuAllReduce, torch_xla_ext::all_reduce::kAllReduce,
                 torch_xla_ext::all_reduce::LaunchAllReduce,
+                torch_xla_ext::kCommandBufferCompatible);
+
+XLA_KERNEL_CUDA(XlaGpuAllReduceRmsNorm,
+                torch_xla_ext::all_reduce::kAllReduceRmsNorm,
+                torch_xla_ext::all_reduce::LaunchAllReduceRmsNorm,
                 torch_xla_ext::kCommandBufferCompatible);

@@ -7,6 +7,12 @@
 // some hundred kilobytes. Sums are computed in float32, in the order of ranks,
 // so all devices get the same bits.
 //
+// XlaGpuAllReduceRmsNorm adds a residual to the sum and normalizes it, in the
+// same kernel:
+//   sum = round(sum over ranks of x) + residual
+//   normed = round(sum / sqrt(mean of a row of sum^2 + epsilon)) * weight
+// with sum in float32 until it is stored, as in vLLM's RMSNorm.
+//
 // A workspace is memory that all devices of the process can write to. It lives
 // as long as programs run, begins as zeros, and belongs to calls of this kernel
 // alone, which run one after another, in the same order on all devices.
@@ -21,6 +27,20 @@ namespace torch_xla_ext::all_reduce {
 inline constexpr Signature kAllReduce = ParseSignature(
     "XlaGpuAllReduce(x: T[num_rows, num_columns], peers: S64[one, slots]) -> "
     "(out: T[num_rows, num_columns]) where T: F16 | BF16 | F32");
+
+inline constexpr Signature kAllReduceRmsNorm = ParseSignature(
+    "XlaGpuAllReduceRmsNorm(x: T[num_rows, num_columns], "
+    "residual: T[num_rows, num_columns], weight: T[num_columns], "
+    "peers: S64[one, slots]) -> (normed: T[num_rows, num_columns], "
+    "sum: T[num_rows, num_columns]) where T: F16 | BF16 | F32");
+
+struct AllReduceRmsNormParams {
+  double epsilon;
+
+  static constexpr auto Fields() {
+    return MakeFields(Field("epsilon", &AllReduceRmsNormParams::epsilon));
+  }
+};
 
 inline constexpr int kMaxRanks = 8;
 
@@ -49,7 +69,7 @@ inline Status CheckAllReduce(AnyBuffer x, AnyBuffer peers) {
   const int64_t count = peers.dim(1) - 1;
   if (peers.dim(0) != 1 || count < 1 || count > kMaxRanks) {
     return Status::Error(
-        "operand 1 (peers): expected one row of a rank and 1 to ", kMaxRanks,
+        "peers: expected one row of a rank and 1 to ", kMaxRanks,
         " addresses but got [", peers.dim(0), ", ", peers.dim(1),
         "]; the call belongs into a region of manual sharding");
   }
@@ -57,6 +77,18 @@ inline Status CheckAllReduce(AnyBuffer x, AnyBuffer peers) {
     return Status::Error(
         "operand 0 (x): expected a multiple of 16 bytes but got ",
         x.size_bytes());
+  }
+  return Status::Ok();
+}
+
+// A block of threads normalizes a row of its own, which it exchanges at once.
+inline Status CheckAllReduceRmsNorm(AnyBuffer x, AnyBuffer peers) {
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAllReduce(x, peers));
+  const int64_t row_bytes = x.dim(0) == 0 ? 0 : x.size_bytes() / x.dim(0);
+  if (row_bytes % 16 != 0 || row_bytes > kBlockBytes) {
+    return Status::Error(
+        "operand 0 (x): expected rows of a multiple of 16 bytes, at most ",
+        kBlockBytes, ", but got ", row_bytes);
   }
   return Status::Ok();
 }

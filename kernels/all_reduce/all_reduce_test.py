@@ -30,20 +30,29 @@ class Group:
         self.mesh = xs.Mesh(np.arange(self.count), (self.count,), ("x",))
         self.peers = PeerMemory(self.mesh, WORKSPACE_BYTES)
 
-    def put(self, x: torch.Tensor) -> torch.Tensor:
+    def put(self, x: torch.Tensor, spec: tuple[str | None, ...] = SPEC) -> torch.Tensor:
         x = x.to("xla")
-        xs.mark_sharding(x, self.mesh, SPEC)
+        xs.mark_sharding(x, self.mesh, spec)
         return x
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
-        part, peers = (
-            xs.enable_manual_sharding(t, SPEC, mesh=self.mesh).global_tensor
-            for t in (x, self.peers.table)
-        )
-        total = ops.all_reduce(part, peers)
-        return xs.disable_manual_sharding(
-            total, (None, None), total.shape, mesh=self.mesh
-        ).global_tensor
+        part, peers = (self._inside(t, SPEC) for t in (x, self.peers.table))
+        return self._outside(ops.all_reduce(part, peers))
+
+    def norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, epsilon: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        part, peers = (self._inside(t, SPEC) for t in (x, self.peers.table))
+        residual = self._inside(residual, (None, None))
+        weight = self._inside(weight, (None,))
+        results = ops.all_reduce_rms_norm(part, residual, weight, peers, epsilon)
+        return tuple(map(self._outside, results))
+
+    def _inside(self, x: torch.Tensor, spec: tuple[str | None, ...]) -> torch.Tensor:
+        return xs.enable_manual_sharding(x, spec, mesh=self.mesh).global_tensor
+
+    def _outside(self, x: torch.Tensor) -> torch.Tensor:
+        return xs.disable_manual_sharding(x, (None, None), x.shape, mesh=self.mesh).global_tensor
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +77,40 @@ def test_sums(group: Group, dtype: torch.dtype, shape: tuple[int, int]) -> None:
     """Up to several rounds of each block."""
     x = torch.randn(group.count * shape[0], shape[1]).to(dtype)
     assert torch.equal(group.sum(group.put(x)).cpu(), expected(x, group.count))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", [(1, 8), (3, 136), (16, 4096), (65, 2048), (200, 64)])
+def test_norms(group: Group, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    """Up to several rows of each block; results are those of the formula, rounded where it is."""
+    x = torch.randn(group.count * shape[0], shape[1]).to(dtype)
+    residual, weight = torch.randn(shape).to(dtype), torch.randn(shape[1]).to(dtype)
+    normed, total = group.norm(
+        group.put(x), group.put(residual, (None, None)), group.put(weight, (None,)), 0.25
+    )
+    right = expected(x, group.count).float() + residual.float()
+    assert torch.equal(total.cpu(), right.to(dtype))
+    right *= torch.rsqrt(right.square().mean(-1, keepdim=True) + 0.25)
+    tolerance = 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
+    torch.testing.assert_close(normed.cpu(), right.to(dtype) * weight, rtol=tolerance, atol=1e-6)
+
+
+def test_norms_and_sums_in_a_row(group: Group) -> None:
+    """Both exchange by the same memory, with other numbers of blocks."""
+    rows, columns = 24, 512
+    weight = group.put(torch.ones(columns), (None,))
+    for _ in range(10):
+        x = torch.randn(group.count * rows, columns)
+        residual = torch.zeros(rows, columns)
+        for _ in range(3):
+            normed, total = group.norm(group.put(x), group.put(residual, (None, None)), weight, 0.0)
+            again = group.sum(group.put(x))
+            right = expected(x, group.count) + residual
+            torch.testing.assert_close(total.cpu(), right)
+            torch.testing.assert_close(again.cpu(), right - residual)
+            right /= right.square().mean(-1, keepdim=True).sqrt()
+            torch.testing.assert_close(normed.cpu(), right)
+            residual = right
 
 
 def test_many_sums_in_a_row(group: Group) -> None:
@@ -128,7 +171,12 @@ def test_wrong_operands(group: Group) -> None:
     with pytest.raises(ValueError, match=f"row of PeerMemory.table but got {group.count} rows"):
         ops.all_reduce(torch.zeros(4, 4, device="xla"), table)
     with pytest.raises(NotImplementedError):
-        ops.all_reduce(torch.zeros(4, 4, device="xla", requires_grad=True), table[:1])
+        ops.all_reduce(
+            torch.zeros(4, 4, device="xla", requires_grad=True), table[:1]
+        ).sum().backward()
+    wide = torch.zeros(2, 4100, device="xla")
+    with pytest.raises(ValueError, match="expected rows of a multiple of 16 bytes, at most 16384"):
+        ops.all_reduce_rms_norm(wide, wide, wide[0], table[:1], 1e-5)
 
 
 def test_peer_memory_of_a_grid() -> None:

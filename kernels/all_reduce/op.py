@@ -1,25 +1,36 @@
-"""The sum of a matrix over the devices of the process, in one exchange."""
+"""The sum of a matrix over the devices of the process, in one exchange, and its norm."""
 
 import torch
 
 from xla_kernels import Value, define_operator, front_end
 
-__all__ = ["all_reduce"]
+__all__ = ["all_reduce", "all_reduce_rms_norm"]
 
 WORKSPACE_BYTES = 16_779_520  # sizeof(Workspace) of all_reduce.h
+MAX_ROW_BYTES = 16_384  # of what all_reduce_rms_norm normalizes: kBlockBytes
 
 
-def _check(x: Value, peers: Value) -> None:
+def _check(x: Value, peers: Value, name: str = "all_reduce") -> None:
     num_bytes = x.numel() * x.element_size()
     if num_bytes % 16 != 0:
         raise ValueError(
-            "xla_gpu::all_reduce: x: expected a multiple of 16 bytes but got "
+            f"xla_gpu::{name}: x: expected a multiple of 16 bytes but got "
             f"{tuple(x.shape)} of {x.dtype}, {num_bytes} bytes"
         )
     if peers.shape[0] != 1:
         raise ValueError(
-            "xla_gpu::all_reduce: peers: expected the device's row of PeerMemory.table but got "
+            f"xla_gpu::{name}: peers: expected the device's row of PeerMemory.table but got "
             f"{peers.shape[0]} rows: call it in a region of manual sharding"
+        )
+
+
+def _check_rms_norm(x: Value, residual: Value, weight: Value, peers: Value, epsilon: float) -> None:
+    _check(x, peers, "all_reduce_rms_norm")
+    row_bytes = weight.numel() * weight.element_size()
+    if row_bytes % 16 != 0 or row_bytes > MAX_ROW_BYTES:
+        raise ValueError(
+            "xla_gpu::all_reduce_rms_norm: x: expected rows of a multiple of 16 bytes, at most "
+            f"{MAX_ROW_BYTES}, but got {row_bytes}"
         )
 
 
@@ -28,6 +39,15 @@ define_operator(
     target="XlaGpuAllReduce",
     environment=(),
     check=_check,
+)
+
+define_operator(
+    "xla_gpu::all_reduce_rms_norm(Tensor x, Tensor residual, Tensor weight, Tensor peers, "
+    "float epsilon) -> (Tensor, Tensor)",
+    target="XlaGpuAllReduceRmsNorm",
+    environment=(),
+    check=_check_rms_norm,
+    attributes=lambda epsilon, **others: {"epsilon": epsilon},
 )
 
 
@@ -76,3 +96,48 @@ def all_reduce(x: torch.Tensor, peers: torch.Tensor) -> torch.Tensor:
     if front_end.current().platform() == "Host":
         return _all_reduce_of_xla(x, peers)
     return torch.ops.xla_gpu.all_reduce(x, peers)
+
+
+def all_reduce_rms_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    peers: torch.Tensor,
+    epsilon: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add a matrix's sum over devices to a residual, and normalize the rows.
+
+    It is ``torch.ops.xla_gpu.all_reduce_rms_norm``: `all_reduce`, the addition and an RMS norm
+    (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019) in one kernel, as they follow
+    each other in a language model whose layers are divided over devices. It computes, with total
+    and the norm in float32, what vLLM's ``RMSNorm`` does after an all-reduce::
+
+        total = all_reduce(x, peers).float() + residual.float()
+        scale = torch.rsqrt(total.square().mean(-1, keepdim=True) + epsilon)
+        return (total * scale).to(x.dtype) * weight, total.to(x.dtype)
+
+    On the CPU, this function computes these lines, and the operator has no kernel. It has no
+    derivatives.
+
+    Args:
+        x: the device's matrix [num_rows, num_columns], float16, bfloat16 or float32; a row has a
+            multiple of 16 bytes, and at most `MAX_ROW_BYTES`.
+        residual: as `x`, the same on each device.
+        weight: [num_columns], of the same dtype.
+        peers: as for `all_reduce`.
+        epsilon: what is added to the mean of the squares.
+
+    Returns:
+        The normalized rows, and the sum with the residual, of the shape and dtype of `x`.
+
+    Raises:
+        TypeError: `x` has another dtype than these, or the operands' dtypes differ.
+        ValueError: a shape or a size is another.
+        NotImplementedError: autograd would record the call.
+    """
+    if front_end.current().platform() == "Host":
+        _check_rms_norm(x, residual, weight, peers, epsilon)
+        total = _all_reduce_of_xla(x, peers).float() + residual.float()
+        scale = torch.rsqrt(total.square().mean(-1, keepdim=True) + epsilon)
+        return (total * scale).to(x.dtype) * weight, total.to(x.dtype)
+    return torch.ops.xla_gpu.all_reduce_rms_norm(x, residual, weight, peers, epsilon)

@@ -175,6 +175,7 @@ __device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
 // row 8 below it. N is 64, 128 or 256, given by the size of d.
 //   Wgmma(d, a, b, add): a and b in shared memory, both K-major
 //   WgmmaTransposed(d, a, b, add): the same, with b's K in rows
+//   WgmmaBothTransposed(d, a, b, add): the same, with a's K in rows, too
 //   WgmmaRegisters(d, a, b, add): a in registers, of the layout of d's pairs;
 //     b in shared memory with its K in rows
 
@@ -254,7 +255,7 @@ __device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
                ", 0;\n"                                                        \
                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
                " " WGMMA_REGISTERS_##n ", " a_ ", " b_                         \
-                                       ", p, 1, 1, 0, " transposed ";\n}"      \
+                                       ", p, 1, 1, " transposed ";\n}"         \
                : WGMMA_OPERANDS_##n                                            \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 #define WGMMA_A_IN_REGISTERS(n, type, a0_, a1_, a2_, a3_, b_, add_)            \
@@ -271,18 +272,27 @@ __device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
   __device__ inline void Wgmma(float(&d)[n / 2], uint64_t a, uint64_t b,       \
                                bool add) {                                     \
     if constexpr (std::is_same_v<T, __half>) {                                 \
-      WGMMA_SHARED(n, "f16", "0", i0, i1, i2);                                 \
+      WGMMA_SHARED(n, "f16", "0, 0", i0, i1, i2);                              \
     } else {                                                                   \
-      WGMMA_SHARED(n, "bf16", "0", i0, i1, i2);                                \
+      WGMMA_SHARED(n, "bf16", "0, 0", i0, i1, i2);                             \
     }                                                                          \
   }                                                                            \
   template <typename T>                                                        \
   __device__ inline void WgmmaTransposed(float(&d)[n / 2], uint64_t a,         \
                                          uint64_t b, bool add) {               \
     if constexpr (std::is_same_v<T, __half>) {                                 \
-      WGMMA_SHARED(n, "f16", "1", i0, i1, i2);                                 \
+      WGMMA_SHARED(n, "f16", "0, 1", i0, i1, i2);                              \
     } else {                                                                   \
-      WGMMA_SHARED(n, "bf16", "1", i0, i1, i2);                                \
+      WGMMA_SHARED(n, "bf16", "0, 1", i0, i1, i2);                             \
+    }                                                                          \
+  }                                                                            \
+  template <typename T>                                                        \
+  __device__ inline void WgmmaBothTransposed(float(&d)[n / 2], uint64_t a,     \
+                                             uint64_t b, bool add) {           \
+    if constexpr (std::is_same_v<T, __half>) {                                 \
+      WGMMA_SHARED(n, "f16", "1, 1", i0, i1, i2);                              \
+    } else {                                                                   \
+      WGMMA_SHARED(n, "bf16", "1, 1", i0, i1, i2);                             \
     }                                                                          \
   }                                                                            \
   template <typename T>                                                        \

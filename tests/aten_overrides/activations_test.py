@@ -51,7 +51,7 @@ def mean_error(found: torch.Tensor, exact: torch.Tensor) -> float:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_rounded_once(name: str, dtype: torch.dtype, way: str) -> None:
-    """The stock kernels round after each operation: 1.2 to 4 times the error."""
+    """The upstream kernels round after each operation: 1.2 to 4 times the error."""
     generator = torch.Generator().manual_seed(0)
     x, grad = (torch.randn(4096, generator=generator) * 3 for _ in range(2))
     x, grad = x.to(dtype), grad.to(dtype)
@@ -66,7 +66,7 @@ def test_rounded_once(name: str, dtype: torch.dtype, way: str) -> None:
 
 @pytest.mark.parametrize("name", ["hardsigmoid", "hardswish", "relu6", "hardtanh"])
 def test_gradients_where_the_slope_changes(name: str) -> None:
-    """Stock torch_xla takes -3 and 3 for numbers within hardsigmoid's and hardswish's bounds."""
+    """Upstream torch_xla takes -3 and 3 for numbers within hardsigmoid's and hardswish's bounds."""
     x = torch.tensor([-6.0, -3.0, -1.0, 0.0, 1.0, 3.0, 6.0, float("nan")])
     activation, grad = ACTIVATIONS.get(name, getattr(functional, name)), torch.ones_like(x)
     _, expected = value_and_gradient(activation, x, grad)

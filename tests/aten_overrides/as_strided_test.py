@@ -1,4 +1,4 @@
-"""Views by as_strided and of diagonals, which stock torch_xla takes for slices of the view."""
+"""Views by as_strided and of diagonals, which upstream torch_xla takes for slices of the view."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from testing.ways import run_by
 def test_write_to_a_view_of_any_strides(
     size: tuple[int, ...], stride: tuple[int, ...], offset: int
 ) -> None:
-    """Stock torch_xla writes to elements that follow one another."""
+    """Upstream torch_xla writes to elements that follow one another."""
 
     def write(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         x.as_strided(size, stride, offset).copy_(values)
@@ -86,7 +86,7 @@ def test_fill_diagonal_of_unequal_sizes() -> None:
 
 
 def test_views_of_consecutive_elements_gather_nothing() -> None:
-    """Nor is a parameter of ``to_empty()`` a view, which stock torch_xla copies when it is read."""
+    """Nor is a parameter of ``to_empty()`` a view, which upstream copies when it is read."""
     x = torch.arange(24.0).view(4, 6)
     for size, stride, offset in [((4, 6), (6, 1), 0), ((6, 4), (1, 6), 0), ((3, 2), (1, 3), 5)]:
         view = x.to("xla").as_strided(size, stride, offset)
@@ -101,7 +101,7 @@ def test_views_of_consecutive_elements_gather_nothing() -> None:
 
 
 def test_strides_of_0_and_of_windows() -> None:
-    """The stock kernel takes them for a slice's."""
+    """The upstream kernel takes them for a slice's."""
     x = torch.arange(10.0).view(2, 5)
     for size, stride in [((2,), (1,)), ((4,), (0,)), ((3, 4), (2, 1)), ((2, 4), (1, 1)), ((), ())]:
         assert torch.equal(x.to("xla").as_strided(size, stride).cpu(), x.as_strided(size, stride))

@@ -39,7 +39,7 @@ def gradient(function: Unary) -> Unary:
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.float64])
 def test_comparison_with_a_number(dtype: torch.dtype) -> None:
-    """The stock kernels compare in float64, where 0.1 is not the float32 0.1."""
+    """The upstream kernels compare in float64, where 0.1 is not the float32 0.1."""
     x = torch.tensor(VALUES).to(dtype)
     cases: dict[str, Unary] = {}
     for name, value in itertools.product(COMPARISONS, (0.1, 0.7, -1.3, 3, 0, True, 1e39, 2**24)):
@@ -101,7 +101,7 @@ FUNCTIONS: dict[str, Binary] = {
 @pytest.mark.parametrize("where", ["cpu", "xla"])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_tensor_without_dimensions(dtype: torch.dtype, where: str, is_first: bool) -> None:
-    """Of a wider type: the stock kernels compute in that."""
+    """Of a wider type: the upstream kernels compute in that."""
     cases: dict[str, Unary] = {}
     wider = [torch.float64] if dtype == torch.float32 else [torch.float64, torch.float32]
     for (name, function), value, other in itertools.product(
@@ -120,7 +120,7 @@ def test_tensor_without_dimensions(dtype: torch.dtype, where: str, is_first: boo
 
 
 def test_power_of_two_types_of_16_bits() -> None:
-    """The stock kernel computes in bfloat16."""
+    """The upstream kernel computes in bfloat16."""
     number = torch.tensor(0.1, dtype=torch.bfloat16)
     x = torch.tensor([0.1, 0.3, 1.3, -0.7], dtype=torch.float16)
     result = torch.pow(number.to("xla"), x.to("xla")).cpu()
@@ -168,14 +168,14 @@ def test_factors_in_16_bits(function: Callable[..., torch.Tensor], dtype: torch.
 
 
 def test_gradient_of_softplus_at_the_threshold() -> None:
-    """The stock kernel compares in float64."""
+    """The upstream kernel compares in float64."""
     x = torch.tensor([0.1, 0.2, -0.1])
     of = gradient(lambda x: functional.softplus(x, 1, 0.1))
     torch.testing.assert_close(of(x.to("xla")).cpu(), of(x))
 
 
 def test_gradient_of_smooth_l1_loss_of_nan() -> None:
-    """The stock kernel's is a number, so that training goes on."""
+    """The upstream kernel's is a number, so that training goes on."""
     x = torch.tensor([0.1, 0.5, -0.5, 2.0, -3.0, float("nan"), float("inf")])
     for beta in (0.5, 1.0):
         of = gradient(lambda x, beta=beta: functional.smooth_l1_loss(x, x.detach() * 0, beta=beta))
@@ -184,7 +184,7 @@ def test_gradient_of_smooth_l1_loss_of_nan() -> None:
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.float64])
 def test_nan_to_num(dtype: torch.dtype) -> None:
-    """The stock kernel's largest bfloat16 is infinite."""
+    """The upstream kernel's largest bfloat16 is infinite."""
     x = torch.tensor([float("inf"), float("-inf"), float("nan"), 1.5], dtype=dtype)
     cases = [{}, {"nan": 2.0}, {"posinf": 3.0}, {"neginf": -3.0}, {"posinf": 1.0, "neginf": 2.0}]
     compare({str(case): lambda x, case=case: torch.nan_to_num(x, **case) for case in cases}, x)

@@ -1,4 +1,4 @@
-"""Complex numbers: operators whose numbers, dtypes or gradients stock torch_xla gets wrong."""
+"""Complex numbers: operators whose numbers, dtypes or gradients upstream torch_xla gets wrong."""
 
 from __future__ import annotations
 

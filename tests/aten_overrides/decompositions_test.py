@@ -143,7 +143,7 @@ def normed(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("way", ["openxla", "captured"])
 @pytest.mark.parametrize("function", [resized, sampled, folded, normed])
 def test_compiled_and_captured(function: Function, way: str) -> None:
-    """Stock torch_xla leaves the compiled program for them; a captured step refused them."""
+    """Upstream torch_xla leaves the compiled program for them; a captured step refused them."""
 
     def step(x: torch.Tensor) -> torch.Tensor:
         x = x.detach().requires_grad_()

@@ -1,4 +1,4 @@
-"""Quotients and shifts of integers, which the stock kernels compute with floats."""
+"""Quotients and shifts of integers, which the upstream kernels compute with floats."""
 
 import itertools
 from collections.abc import Callable

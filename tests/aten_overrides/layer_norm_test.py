@@ -91,7 +91,7 @@ def test_ways_of_running_it(way: str) -> None:
 
 
 def test_gradients_of_gradients() -> None:
-    """Stock torch_xla has none: its statistics are constants."""
+    """Upstream torch_xla has none: its statistics are constants."""
 
     def penalty(tensors: Tensors) -> Tensors:
         x, weight, bias, grad = tensors
@@ -108,7 +108,7 @@ def test_gradients_of_gradients() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_16_bits_are_rounded_once(dtype: torch.dtype) -> None:
-    """Stock torch_xla rounds before the weight, before the bias, and each product of a sum."""
+    """Upstream torch_xla rounds before the weight, before the bias, and each product of a sum."""
     tensors = [tensor.to(dtype) for tensor in samples((64, 256), (256,))]
     exact = normalized_and_gradients(
         functional.layer_norm, [tensor.double() for tensor in tensors], (True, True)

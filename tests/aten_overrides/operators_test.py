@@ -1,4 +1,4 @@
-"""Operators of torch whose numbers stock torch_xla gets wrong, against the CPU's."""
+"""Operators of torch whose numbers upstream torch_xla gets wrong, against the CPU's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ functional = torch.nn.functional
 
 @pytest.mark.parametrize("alpha, scale, input_scale", [(1, 1, 1), (0.5, 1.5, 0.75), (-0.5, 1, 1)])
 def test_gradient_of_elu(alpha: float, scale: float, input_scale: float) -> None:
-    """Stock torch_xla takes elu's operand for its result."""
+    """Upstream torch_xla takes elu's operand for its result."""
 
     def gradient(x: torch.Tensor) -> torch.Tensor:
         x = x.detach().requires_grad_()
@@ -40,7 +40,7 @@ def test_gradient_of_elu_in_place() -> None:
     [("lazy", 0.1), ("lazy", 1.0), ("lazy", None), ("captured", 0.1), ("openxla", 0.1)],
 )
 def test_running_variance(way: str, momentum: float | None) -> None:
-    """Stock torch_xla divides the variance that BatchNorm keeps by n, torch by n - 1."""
+    """Upstream torch_xla divides the variance that BatchNorm keeps by n, torch by n - 1."""
     models = [torch.nn.BatchNorm2d(3, momentum=momentum) for _ in range(2)]
     models[1].to("xla")
     step = run_by(way, torch.no_grad()(models[1].forward) if way == "captured" else models[1])
@@ -58,7 +58,7 @@ def test_running_variance(way: str, momentum: float | None) -> None:
 def test_gradients_of_frozen_batch_norm(
     shape: tuple[int, ...], dtype: torch.dtype, is_affine: bool
 ) -> None:
-    """Stock torch_xla's backward() fails: it has no statistics of the batch."""
+    """Upstream torch_xla's backward() fails: it has no statistics of the batch."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(shape, generator=generator).to(dtype)
     weights = torch.randn(shape, generator=generator).to(dtype)
@@ -86,7 +86,7 @@ def test_gradients_of_frozen_batch_norm(
 
 
 def test_gradient_of_hardtanh() -> None:
-    """At the bounds it is 0; the stock one's is not."""
+    """At the bounds it is 0; the upstream one's is not."""
 
     def gradient(x: torch.Tensor, *bounds: float) -> torch.Tensor:
         x = x.detach().requires_grad_()
@@ -110,7 +110,7 @@ def test_infinite_norm(p: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.float32], ids=str)
 @pytest.mark.parametrize("dim", [None, 0, (0, 1), ()], ids=str)
 def test_count_nonzero(dtype: torch.dtype, dim: int | tuple[int, ...] | None) -> None:
-    """Stock torch_xla counts in the operand's dtype: a mask to True, int8 to -56."""
+    """Upstream torch_xla counts in the operand's dtype: a mask to True, int8 to -56."""
     x = (torch.arange(600).reshape(300, 2) % 3).to(dtype)
     count = torch.count_nonzero(x.to("xla"), dim).cpu()
     assert torch.equal(count, torch.count_nonzero(x, dim))
@@ -121,7 +121,7 @@ def test_count_nonzero(dtype: torch.dtype, dim: int | tuple[int, ...] | None) ->
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_interpolate(mode: str, scale: float | tuple[float, float], dtype: torch.dtype) -> None:
-    """Stock torch_xla uses the ratio of the sizes instead of the scale."""
+    """Upstream torch_xla uses the ratio of the sizes instead of the scale."""
     x = torch.randn(2, 3, 5, 7, generator=torch.Generator().manual_seed(0)).to(dtype)
     result = functional.interpolate(x.to("xla"), scale_factor=scale, mode=mode)
     expected = functional.interpolate(x, scale_factor=scale, mode=mode)
@@ -137,7 +137,7 @@ def test_interpolate(mode: str, scale: float | tuple[float, float], dtype: torch
 def test_average(
     pool: Callable[..., torch.Tensor], dtype: torch.dtype, divisor: int | None
 ) -> None:
-    """Stock torch_xla ignores divisor_override for integers, and without count_include_pad."""
+    """Upstream torch_xla ignores divisor_override for integers, and without count_include_pad."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(-50, 50, (1, 2, 5, 6, 7), generator=generator).to(dtype)
     if pool is functional.avg_pool2d:
@@ -160,7 +160,7 @@ def test_average_of_a_window_past_the_end(include_pad: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int32], ids=str)
 def test_sums_of_integers(dtype: torch.dtype) -> None:
-    """Stock torch_xla adds up in the operand's dtype: positions in a mask are True."""
+    """Upstream torch_xla adds up in the operand's dtype: positions in a mask are True."""
     x = (torch.arange(300) % 3).to(dtype)
     total = x.to("xla").cumsum(0).cpu()
     assert total.dtype == torch.int64
@@ -172,7 +172,7 @@ def test_sums_of_integers(dtype: torch.dtype) -> None:
 
 
 def test_singular_values_of_a_batch() -> None:
-    """Stock torch_xla takes the shapes of a batch for those of one matrix."""
+    """Upstream torch_xla takes the shapes of a batch for those of one matrix."""
     x = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(0))
     values = torch.linalg.svdvals(x)
     torch.testing.assert_close(torch.linalg.svdvals(x.to("xla")).sum(-1).cpu(), values.sum(-1))
@@ -190,7 +190,7 @@ def test_singular_values_of_a_batch() -> None:
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32]
 )
 def test_floor_division(dtype: torch.dtype, way: str) -> None:
-    """Stock torch_xla rounds the rounded quotient: to it, 3.0 // 0.3 is 10."""
+    """Upstream torch_xla rounds the rounded quotient: to it, 3.0 // 0.3 is 10."""
 
     def divide(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         return [
@@ -231,7 +231,7 @@ REDUCTIONS: dict[str, Callable] = {
 @pytest.mark.parametrize("way", ["lazy", "openxla"])
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions_of_all_dimensions(name: str, way: str) -> None:
-    """To stock torch_xla, an empty list of dimensions means none of them: x.amax() is x."""
+    """To upstream torch_xla, an empty list of dimensions means none of them: x.amax() is x."""
     reduce = REDUCTIONS[name]
 
     def several(x: torch.Tensor) -> list[torch.Tensor]:
@@ -258,7 +258,7 @@ def test_pairwise_distances(p: float) -> None:
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_embedding_bag(mode: str) -> None:
-    """In stock torch_xla the largest of negative numbers is 0."""
+    """In upstream torch_xla the largest of negative numbers is 0."""
     indices, offsets = torch.tensor([1, 4, 2, 1, 3, 5, 5]), torch.tensor([0, 3, 3, 5])
     table = torch.randn(10, 5, generator=torch.Generator().manual_seed(0)) - 2
     operands = (indices, table, offsets)
@@ -268,14 +268,14 @@ def test_embedding_bag(mode: str) -> None:
 
 @pytest.mark.parametrize("shape, dims", [((0, 3), 0), ((3, 0), (0, 1)), ((0,), None)])
 def test_roll_of_nothing(shape: tuple[int, ...], dims: int | tuple[int, ...] | None) -> None:
-    """Stock torch_xla divides by the dimension's size, and the process ends."""
+    """Upstream torch_xla divides by the dimension's size, and the process ends."""
     shifts = (1, 2) if isinstance(dims, tuple) else 1
     assert torch.zeros(shape, device="xla").roll(shifts, dims).cpu().shape == shape
 
 
 @pytest.mark.parametrize("name", ["adaptive_avg_pool2d", "adaptive_max_pool2d"])
 def test_adaptive_pool_to_nothing(name: str) -> None:
-    """Stock torch_xla divides by the sizes of the output, and the process ends."""
+    """Upstream torch_xla divides by the sizes of the output, and the process ends."""
     pool = getattr(functional, name)
     x = torch.zeros(1, 2, 6, 6, device="xla")
     assert pool(x, (0, 2)).cpu().shape == (1, 2, 0, 2)
@@ -286,7 +286,7 @@ def test_adaptive_pool_to_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
 def test_pool_of_wrong_sizes(name: str) -> None:
-    """With a stride of 0, a process with stock torch_xla ends; with others it computes."""
+    """With a stride of 0, a process with upstream torch_xla ends; with others it computes."""
     pool = getattr(functional, name)
     x = torch.zeros(1, 2, 6, 6, device="xla")
     with pytest.raises(RuntimeError, match=r"_pool: stride must be above 0, but is \[0, 2\]"):
@@ -305,7 +305,7 @@ def test_sum_of_nothing() -> None:
 
 @pytest.mark.parametrize("shape", [(4, 4), (3, 4, 4), (2, 0, 4, 4), (0, 0)])
 def test_inverse_and_its_info(shape: tuple[int, ...]) -> None:
-    """In stock torch_xla, `info` has the shape of the matrices."""
+    """In upstream torch_xla, `info` has the shape of the matrices."""
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     inverse, info = torch.linalg.inv_ex(x.to("xla"))
     expected, expected_info = torch.linalg.inv_ex(x)
@@ -330,7 +330,7 @@ def test_inverse_and_its_info(shape: tuple[int, ...]) -> None:
 def test_index_from_an_operator_with_several_results(
     select: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], way: str
 ) -> None:
-    """Stock torch_xla ends the process."""
+    """Upstream torch_xla ends the process."""
     step = run_by(way, select)
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):
@@ -345,7 +345,7 @@ def test_index_from_an_operator_with_several_results(
     ids=str,
 )
 def test_slice_that_begins_before_the_first_element(bounds: tuple, way: str) -> None:
-    """Stock torch_xla refuses it, to read and to write."""
+    """Upstream torch_xla refuses it, to read and to write."""
     where = slice(*bounds)
 
     def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -387,7 +387,7 @@ def test_operands_on_two_devices(function: Callable, monkeypatch: pytest.MonkeyP
 
 
 def test_complex128_on_the_way_to_the_cpu() -> None:
-    """The stock binary drops the imaginary parts of operands of what runs on the CPU."""
+    """The upstream binary drops the imaginary parts of operands of what runs on the CPU."""
     z = torch.tensor([3 + 4j, -1j], dtype=torch.complex128)
     torch.testing.assert_close(z.to("xla").abs().cpu(), z.abs())
     x = torch.tensor([1.0, 2.0], dtype=torch.float64)
@@ -397,7 +397,7 @@ def test_complex128_on_the_way_to_the_cpu() -> None:
 
 @pytest.mark.parametrize("dtypes", [(torch.int64, torch.int32), (torch.bool, torch.int32)])
 def test_indices_of_two_dtypes(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
-    """The stock kernels concatenate them, and fail."""
+    """The upstream kernels concatenate them, and fail."""
     x = torch.arange(12.0).view(3, 4)
     rows = torch.tensor([0, 1, 2] if dtypes[0] == torch.int64 else [1, 1, 1]).to(dtypes[0])
     columns = torch.tensor([3, 1, 1]).to(dtypes[1])
@@ -413,7 +413,7 @@ def test_indices_of_two_dtypes(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
 
 @pytest.mark.parametrize("function", [torch.addcmul, torch.addcdiv])
 def test_products_of_integers_and_floats(function: Callable) -> None:
-    """The stock kernels multiply by the value in the dtype of tensor1: half of it was 0."""
+    """The upstream kernels multiply by the value in the dtype of tensor1: half of it was 0."""
     x, y, n = torch.tensor([1.5, 2, -3]), torch.tensor([0.5, 4, 8]), torch.tensor([1, 2, 3])
     result = function(x.to("xla"), n.to("xla"), y.to("xla"), value=0.5)
     torch.testing.assert_close(result.cpu(), function(x, n, y, value=0.5))

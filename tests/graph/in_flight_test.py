@@ -186,6 +186,71 @@ def test_calls_do_not_wait_for_the_launch_before(others: int) -> None:
     assert passed == [True, True]
 
 
+def test_a_call_takes_many_results_of_a_launch_that_it_does_not_wait_for() -> None:
+    """As the backward program of torch.compile takes the activations of the forward program."""
+    state = counter()
+    make = capture(
+        lambda x: (state.copy_(gated(state) + x), [state * i for i in range(100)])[1],
+        check_python=False,
+    )
+    total = capture(lambda *values: torch.stack(values).sum(0), check_python=False)
+    for _ in range(2):
+        total(*make(counter()))
+    torch_xla.sync(wait=True)
+    passed.clear()
+    gate.clear()
+    try:
+        result = total(*make(counter(1)))
+    finally:
+        gate.set()
+    assert set(result.tolist()) == {4 * sum(range(100))}
+    assert passed == [True]
+
+
+def test_a_result_is_read_while_a_later_step_starts() -> None:
+    """On several devices, where XLA:CPU mostly starts a program in a thread that does not copy."""
+    code = """
+        import faulthandler, threading
+        import torch, torch_xla, torch_xla.runtime
+        from torch_xla_ext import capture, register_torch_operator
+
+        gate = threading.Event()
+        gate.set()
+
+        @torch.library.custom_op("in_flight_test::gated", mutates_args=())
+        def gated(x: torch.Tensor) -> torch.Tensor:
+            gate.wait(20)
+            return x + 1
+
+        gated.register_fake(torch.empty_like)
+        register_torch_operator("in_flight_test::gated")
+        faulthandler.dump_traceback_later(100, exit=True)
+        torch_xla.runtime.use_spmd()
+        state, batch = torch.zeros(4, device="xla"), torch.ones(4, device="xla")
+        step = capture(
+            lambda x: (state.copy_(gated(state) + x), state * 1), check_python=False, verify=False
+        )
+        latest = [step(batch)[1] for _ in range(3)][-1]
+        torch_xla.sync(wait=True)
+        was_early = False
+        for count in range(3, 63, 2):
+            gate.clear()
+            threading.Timer(0.3, gate.set).start()
+            before = latest
+            step(batch)
+            latest = step(batch)[1]  # starts when the one before has ended
+            assert before.tolist() == [2 * count] * 4
+            was_early = not gate.is_set()
+            gate.wait()
+            assert latest.tolist() == [2 * count + 4] * 4
+            if was_early:
+                break
+        assert was_early
+    """
+    done = run_script(textwrap.dedent(code), CPU_NUM_DEVICES="2")
+    assert done.returncode == 0, done.stderr
+
+
 def test_steps_that_the_calling_thread_starts() -> None:
     """They are behind those that another thread starts, and before them."""
     state = counter()

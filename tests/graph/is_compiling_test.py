@@ -76,12 +76,12 @@ def test_only_this_thread_and_only_until_the_end_of_the_trace() -> None:
     step = capture(function, check_python=False)
     with pytest.raises(CaptureError, match="reads the value"):
         step(torch.ones(2).to("xla"))  # without check_python nobody knows what the first trace did
-    stock = torch.compiler.is_compiling
+    upstream = torch.compiler.is_compiling
     step = capture(function)
     assert step(torch.ones(2).to("xla")).tolist() == [2, 2]
     assert others == [False]
-    assert torch.compiler.is_compiling is stock
-    assert not stock()
+    assert torch.compiler.is_compiling is upstream
+    assert not upstream()
 
 
 class Training:

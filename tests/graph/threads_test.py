@@ -46,7 +46,7 @@ def together(functions: list[Callable[[], Any]]) -> list[Any]:
 
 
 def test_first_calls_at_once() -> None:
-    stock = [getattr(XLAC, name) for name in SYNCS]
+    upstream = [getattr(XLAC, name) for name in SYNCS]
     for number in range(5):
         steps = [capture(lambda x, n=n, i=number: (x * n).sin() + i) for n in range(3)]
         inputs = [device(n + 1) for n in range(3)]
@@ -58,7 +58,7 @@ def test_first_calls_at_once() -> None:
             for output in outputs:
                 expected = (inputs[n].cpu() * n).sin() + number
                 torch.testing.assert_close(output.cpu(), expected)
-    assert [getattr(XLAC, name) for name in SYNCS] == stock
+    assert [getattr(XLAC, name) for name in SYNCS] == upstream
     torch_xla.sync()
 
 
@@ -75,14 +75,17 @@ def test_one_step_in_all_threads() -> None:
 
 
 def test_an_error_restores_everything() -> None:
-    stock = [getattr(XLAC, name) for name in SYNCS], torch.autograd._engine_run_backward
+    upstream = [getattr(XLAC, name) for name in SYNCS], torch.autograd._engine_run_backward
     apply = torch.autograd.function.BackwardCFunction.apply
     step = capture(lambda x: x * x.sum().item())
     results = together([lambda: step(device(1)) for _ in range(3)])
     assert all(isinstance(result, CaptureError) for result in results)
     with pytest.raises(CaptureError):
         step(device(1))
-    assert ([getattr(XLAC, name) for name in SYNCS], torch.autograd._engine_run_backward) == stock
+    assert (
+        [getattr(XLAC, name) for name in SYNCS],
+        torch.autograd._engine_run_backward,
+    ) == upstream
     assert torch.autograd.function.BackwardCFunction.apply is apply
     assert sys.getprofile() is None
     torch_xla.sync()

@@ -120,3 +120,19 @@ def test_transposed_result_writes_to_the_argument(device: torch.device) -> None:
             result[1] = 10
             expected[1] = 10
         assert own.tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_views_made_between_replays(view: str, device: torch.device) -> None:
+    def run(on: torch.device, wrap: Callable[..., Callable[..., object]]) -> list[object]:
+        state = torch.zeros(4, device=on)
+        step = wrap(lambda x: state.add_(x).sum())
+        views, history = [], []
+        for number in range(6):
+            step(torch.ones(4, device=on))
+            if number % 2 == 1:
+                views.append(VIEWS[view](state))
+            history.append([state.tolist(), *(view.tolist() for view in views)])
+        return history
+
+    assert run(device, capture) == run(torch.device("cpu"), lambda step: step)

@@ -242,11 +242,11 @@ def test_wrong_calls_raise_what_pytorch_raises() -> None:
 def test_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shape, options = FUSED[name]
     tensors = inputs(**shape)
-    fused, stock = [], scaled_dot_product._fused
+    fused, upstream = [], scaled_dot_product._fused
 
     def _fused(*args: object) -> torch.Tensor:
         fused.append(args)
-        return stock(*args)
+        return upstream(*args)
 
     monkeypatch.setattr(scaled_dot_product, "_fused", _fused)
 

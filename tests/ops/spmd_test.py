@@ -22,7 +22,7 @@ SPECS = [None, ("x", None), (None, "x")]
 
 
 def test_a_compiled_function_meets_another_sharding(mesh: xs.Mesh) -> None:
-    """After more calls than those for which stock torch_xla compares the shardings."""
+    """After more calls than those for which upstream torch_xla compares the shardings."""
     function = torch.compile(lambda x: 2 * x + 1, backend="openxla")
     x = torch.arange(16.0).reshape(4, 4)
     for spec in [("x", None)] * 8 + [(None, "x"), ("x", None)]:

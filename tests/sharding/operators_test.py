@@ -462,3 +462,57 @@ def test_attention_of_cudnn(
     assert f'"dimensions": {json.dumps(dims)}' in forward.payload.decode()
     # Query heads of one kv head on several devices: its gradients are sums over the devices.
     assert [bool(groups) for groups in backward.sums] == [False, not is_divided, not is_divided]
+
+
+# Which dimensions of x, w and ranges are sharded, and the part of w that a device then has, of
+# [4, 16, 24].
+_GROUPED = {
+    "groups": ((None, None), ("model", None, None), ("model", None), lambda n: (4 // n, 16, 24)),
+    "inner": ((None, "model"), (None, None, "model"), (None, None), lambda n: (4, 16, 24 // n)),
+    "columns": ((None, None), (None, "model", None), (None, None), lambda n: (4, 16 // n, 24)),
+}
+
+
+@pytest.mark.parametrize("name", _GROUPED)
+def test_grouped_linear(model: xs.Mesh, num_devices: int, name: str) -> None:
+    """Devices with a part of the groups, or of the inner width, add their results."""
+    *specs, shard = _GROUPED[name]
+    ranges = torch.tensor([[1, 4], [4, 4], [4, 9], [9, 11]], dtype=torch.int32)
+    tensors = torch.randn(12, 24), torch.randn(4, 16, 24), ranges
+    args = [placed(tensor, model, spec) for tensor, spec in zip(tensors, specs, strict=True)]
+    result, program = run(lambda: ops.grouped_linear(*args), "XlaGpuGroupedLinear")
+    torch.testing.assert_close(result, ops.grouped_linear(*tensors), rtol=1e-5, atol=1e-5)
+    assert f"f32[{','.join(map(str, shard(num_devices)))}]" in program
+    assert "f32[4,16,24]" not in program
+    columns = name == "columns"
+    assert programs.collectives(program) == ([] if columns else ["all-reduce f32[12,16]{1,0}"])
+
+
+@pytest.mark.parametrize("name", ["groups", "inner"])
+def test_grouped_linear_sum(model: xs.Mesh, name: str) -> None:
+    """What devices add are the sums, not the products."""
+    *specs, _ = _GROUPED[name]
+    ranges = torch.tensor([[0, 4], [4, 4], [4, 9], [9, 12]], dtype=torch.int32)
+    position = torch.randint(12, (3, 4), dtype=torch.int32)
+    tensors = torch.randn(12, 24), torch.randn(4, 16, 24), ranges, position, torch.rand(3, 4)
+    args = [
+        placed(tensor, model, spec)
+        for tensor, spec in zip(tensors, [*specs, None, None], strict=True)
+    ]
+    result, program = run(lambda: ops.grouped_linear_sum(*args), "XlaGpuGroupedLinearSum")
+    torch.testing.assert_close(result, ops.grouped_linear_sum(*tensors), rtol=1e-5, atol=1e-5)
+    assert programs.collectives(program) == ["all-reduce f32[3,16]{1,0}"]
+
+
+def test_gradients_of_grouped_matmul(model: xs.Mesh, num_devices: int) -> None:
+    """Each device has its groups' gradients, and adds those of the rows."""
+    x, w, grad = torch.randn(12, 24), torch.randn(4, 24, 16), torch.randn(12, 16)
+    ranges = torch.tensor([[0, 4], [4, 4], [4, 9], [9, 12]], dtype=torch.int32)
+    mine = [placed(x, model).requires_grad_()]
+    mine.append(placed(w, model, ("model", None, None)).requires_grad_())
+    on_devices = placed(ranges, model, ("model", None))
+    right = [x.clone().requires_grad_(), w.clone().requires_grad_()]
+    (ops.grouped_matmul(*mine, on_devices) * placed(grad, model)).sum().backward()
+    (ops.grouped_matmul(*right, ranges) * grad).sum().backward()
+    for tensor, expected in zip(mine, right, strict=True):
+        torch.testing.assert_close(tensor.grad.cpu(), expected.grad, rtol=1e-5, atol=1e-5)

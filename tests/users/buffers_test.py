@@ -1,7 +1,8 @@
 """What a step updates stays in its buffer: nothing is copied, and no second buffer is needed.
 
-Stock torch_xla 2.8.1 tells XLA which values may be overwritten, but not by which results. XLA then
-takes results of the same size in their order, which exchanges the buffers of a model's weights.
+Upstream torch_xla 2.8.1 tells XLA which values may be overwritten, but not by which results. XLA
+then takes results of the same size in their order, which exchanges the buffers of a model's
+weights.
 """
 
 from __future__ import annotations

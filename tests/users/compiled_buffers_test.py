@@ -127,7 +127,7 @@ def test_an_optimizer_s_step_copies_nothing() -> None:
         # A bias before the norm has a gradient of 0, of which AdamW makes steps of rounding errors.
         return nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 2))
 
-    stock, module = make_model(), make_model()
+    upstream, module = make_model(), make_model()
     module.to("xla")
 
     def training(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -142,7 +142,7 @@ def test_an_optimizer_s_step_copies_nothing() -> None:
 
         return step
 
-    compiled, eager = torch.compile(training(module), backend="openxla"), training(stock)
+    compiled, eager = torch.compile(training(module), backend="openxla"), training(upstream)
     kept: set[int] = set()
     for i in range(5):
         x = torch.randn(16, 4)
@@ -151,7 +151,7 @@ def test_an_optimizer_s_step_copies_nothing() -> None:
         if i > 1:
             assert addresses == kept
         kept = addresses
-    for own, expected in zip(module.parameters(), stock.parameters(), strict=True):
+    for own, expected in zip(module.parameters(), upstream.parameters(), strict=True):
         torch.testing.assert_close(own.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
 
 

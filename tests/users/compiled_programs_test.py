@@ -85,17 +85,17 @@ def test_functions(name: str) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_modules(name: str) -> None:
     torch.manual_seed(0)
-    stock = MODULES[name]()
+    upstream = MODULES[name]()
     module = MODULES[name]()
-    module.load_state_dict(stock.state_dict())
+    module.load_state_dict(upstream.state_dict())
     compiled = torch.compile(module.to("xla"), backend="openxla")
     for _ in range(2):
         x = torch.randn(2, 3, 8, 8) if name == "batch norm" else torch.randn(2, 5, 8)
-        expected, result = stock(x), compiled(x.to("xla"))
+        expected, result = upstream(x), compiled(x.to("xla"))
         check_equal(result, expected)
         torch.utils._pytree.tree_leaves(expected)[0].sum().backward()
         torch.utils._pytree.tree_leaves(result)[0].sum().backward()
-    for a, b in zip(module.parameters(), stock.parameters(), strict=True):
+    for a, b in zip(module.parameters(), upstream.parameters(), strict=True):
         torch.testing.assert_close(a.grad.cpu(), b.grad, rtol=1e-4, atol=1e-4)
 
 

@@ -1,7 +1,7 @@
 """torch.compile(backend="openxla"): each result in its place, and inputs copied to one another.
 
-Stock torch_xla 2.8.1 gives `twos` for the product in `return product, twos, twos.clone()`, and an
-IndexError for `state.copy_(x)`.
+Upstream torch_xla 2.8.1 gives `twos` for the product in `return product, twos, twos.clone()`, and
+an IndexError for `state.copy_(x)`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def test_results(function: Callable[..., Tensors]) -> None:
 
 
 def test_a_view_for_an_operator_on_the_host() -> None:
-    """Stock torch_xla drops what a view is computed from, and the program fails."""
+    """Upstream torch_xla drops what a view is computed from, and the program fails."""
     x = torch.arange(8.0) * 5
     on_device = x.to("xla")
     torch_xla.sync()
@@ -138,7 +138,7 @@ def test_copies_are_apart() -> None:
 
 @pytest.mark.parametrize("share", [torch.Tensor.detach, torch.clone])
 def test_arguments_of_one_value(share: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """In stock torch_xla the second call multiplies its first argument by 3, too."""
+    """In upstream torch_xla the second call multiplies its first argument by 3, too."""
     step = torch.compile(lambda x, y: (x * 2, y * 3), backend="openxla")
     first, second = torch.randn(2, 3)
     x, y = first.to("xla"), second.to("xla")

@@ -1,6 +1,6 @@
 """torch.compile(backend="openxla") of functions whose arguments are views.
 
-Stock torch_xla 2.8.1 takes an argument that is a view for a constant, where the function makes a
+Upstream torch_xla 2.8.1 takes an argument that is a view for a constant, where the function makes a
 view of it; and it takes arguments that share memory for others, where the function writes to one.
 """
 
@@ -107,6 +107,6 @@ def test_backward_compiler_is_wrapped_once(device: torch.device) -> None:
         torch.compile(lambda x, factor=factor: (x * factor).sum(), backend="openxla")(x).backward()
         assert x.grad.tolist() == [factor, factor]
     compile_for = inspect.getclosurevars(lookup_backend("openxla")).nonlocals["compile_for"]
-    backend = inspect.getclosurevars(compile_for).nonlocals["stock"]
+    backend = inspect.getclosurevars(compile_for).nonlocals["upstream"]
     wrapped = inspect.getclosurevars(backend.kwargs["bw_compiler"]).nonlocals["bw_compiler_fn"]
     assert wrapped.__name__ == "openxla_eval_boxed"

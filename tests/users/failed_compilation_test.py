@@ -22,7 +22,7 @@ def unknown(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_failed_sync() -> None:
-    """In stock torch_xla the second sync() fails with "Check failed: tensor_data"."""
+    """In upstream torch_xla the second sync() fails with "Check failed: tensor_data"."""
     on_host = torch.randn(4, 4)
     x = on_host.to("xla")
     failing, other = unknown(x), x + 1

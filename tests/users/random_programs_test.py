@@ -1,6 +1,6 @@
 """Thousands of programs in one process, each with its own numbers.
 
-Stock torch_xla 2.8.1 finds a compiled program again by a hash that leaves things out (docs/
+Upstream torch_xla 2.8.1 finds a compiled program again by a hash that leaves things out (docs/
 debugging.md). Programs of one hash must have one HLO, and every result must be the CPU's.
 
 RANDOM_PROGRAMS and RANDOM_SEED choose how many, and which.

@@ -1,7 +1,7 @@
 """Ordinary programs, one after another in one process: each gets its own numbers.
 
-Stock torch_xla 2.8.1 takes `(a + b) + b` for `(a + a) + b`, whose program it then runs, because the
-hash by which it finds a program again does not say which parameter goes where.
+Upstream torch_xla 2.8.1 takes `(a + b) + b` for `(a + a) + b`, whose program it then runs, because
+the hash by which it finds a program again does not say which parameter goes where.
 """
 
 import ctypes
@@ -175,7 +175,7 @@ def test_call_after_one_that_was_refused() -> None:
 
 @pytest.mark.parametrize("view", [False, True])
 def test_clone_that_was_read_before_its_source_is_written(view: bool) -> None:
-    """In stock torch_xla the clone has no value then: Check failed: handle->HasValue()."""
+    """In upstream torch_xla the clone has no value then: Check failed: handle->HasValue()."""
     source = torch.arange(4.0, device="xla")
     if view:
         source = source.view(2, 2)

@@ -18,18 +18,18 @@ import pytest
 from packaging.utils import parse_wheel_filename
 
 (WHEEL,) = Path(os.environ["WHEEL_DIR"]).glob("*")
-STOCK = Path(os.environ["STOCK_WHEEL"])
+UPSTREAM = Path(os.environ["UPSTREAM_WHEEL"])
 WORK_TREE = Path("README.md").resolve().parent
 VERSION = WHEEL.name.split("-")[1]
 DIST_INFO = f"torch_xla-{VERSION}.dist-info"
-STOCK_DIST_INFO = "torch_xla-2.8.1.dist-info"
-STOCK_BINARY = "torch_xla/lib/_XLAC.so"
+UPSTREAM_DIST_INFO = "torch_xla-2.8.1.dist-info"
+UPSTREAM_BINARY = "torch_xla/lib/_XLAC.so"
 
 wheel = zipfile.ZipFile(WHEEL)
-stock = zipfile.ZipFile(STOCK)
+upstream = zipfile.ZipFile(UPSTREAM)
 (FRONT,) = (name for name in wheel.namelist() if re.fullmatch(r"_XLAC\.cpython-.*\.so", name))
 FILES = set(wheel.namelist())
-STOCK_FILES = set(stock.namelist())
+UPSTREAM_FILES = set(upstream.namelist())
 
 
 @cache
@@ -46,9 +46,9 @@ def metadata(archive: zipfile.ZipFile, dist_info: str) -> email.message.Message:
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The shared libraries that the stock wheel does not have."""
+    """The shared libraries that the upstream wheel does not have."""
     folder = tmp_path_factory.mktemp("ours")
-    added = FILES - STOCK_FILES - {STOCK_BINARY} | {FRONT}
+    added = FILES - UPSTREAM_FILES - {UPSTREAM_BINARY} | {FRONT}
     return [Path(wheel.extract(name, folder)) for name in sorted(added) if name.endswith(".so")]
 
 
@@ -74,19 +74,19 @@ def test_record_names_every_file_with_its_hash_and_size() -> None:
             assert (name, int(size)) == (name, wheel.getinfo(name).file_size)
 
 
-def test_stock_binary_is_unchanged() -> None:
-    assert sha256(wheel, STOCK_BINARY) == sha256(stock, FRONT)
+def test_upstream_binary_is_unchanged() -> None:
+    assert sha256(wheel, UPSTREAM_BINARY) == sha256(upstream, FRONT)
 
 
-def test_everything_else_of_stock_is_there_unchanged() -> None:
-    for name in STOCK_FILES - {FRONT, "torch_xla/version.py"}:
-        if not name.startswith(STOCK_DIST_INFO):
-            assert (name, sha256(wheel, name)) == (name, sha256(stock, name))
+def test_everything_else_of_upstream_is_there_unchanged() -> None:
+    for name in UPSTREAM_FILES - {FRONT, "torch_xla/version.py"}:
+        if not name.startswith(UPSTREAM_DIST_INFO):
+            assert (name, sha256(wheel, name)) == (name, sha256(upstream, name))
 
 
 def test_only_the_front_and_our_package_are_new() -> None:
-    new = {name for name in FILES - STOCK_FILES if not name.startswith(DIST_INFO)}
-    assert STOCK_BINARY in new
+    new = {name for name in FILES - UPSTREAM_FILES if not name.startswith(DIST_INFO)}
+    assert UPSTREAM_BINARY in new
     packages = (
         "torch_xla_ext/",
         "torch_xla_ext_startup/",
@@ -94,30 +94,30 @@ def test_only_the_front_and_our_package_are_new() -> None:
         "xla_kernels/",
     )
     assert {name for name in new if not name.startswith(packages)} == {
-        STOCK_BINARY,
+        UPSTREAM_BINARY,
         "_XLAC.pyi",
     }
-    assert not [name for name in FILES if name.startswith(STOCK_DIST_INFO)]
+    assert not [name for name in FILES if name.startswith(UPSTREAM_DIST_INFO)]
 
 
 def test_version_py() -> None:
     text = wheel.read("torch_xla/version.py").decode()
     assert re.fullmatch(r"2\.8\.1\+gpucc2\.[a-f][0-9a-f]{7}", VERSION)
     assert f"__version__ = '{VERSION}'\n" in text
-    stock_text = stock.read("torch_xla/version.py").decode()
+    upstream_text = upstream.read("torch_xla/version.py").decode()
     ours = "\n\nimport torch_xla_ext_startup.lazy_dynamo  # noqa: F401"
-    assert text.replace(VERSION, "2.8.1").rstrip() == stock_text.rstrip() + ours
+    assert text.replace(VERSION, "2.8.1").rstrip() == upstream_text.rstrip() + ours
 
 
 def test_metadata() -> None:
-    our, theirs = metadata(wheel, DIST_INFO), metadata(stock, STOCK_DIST_INFO)
+    our, theirs = metadata(wheel, DIST_INFO), metadata(upstream, UPSTREAM_DIST_INFO)
     assert our["Name"] == "torch_xla"
     assert our["Version"] == VERSION
     assert our["Requires-Python"] == theirs["Requires-Python"]
     requirements = our.get_all("Requires-Dist")
     assert set(theirs.get_all("Requires-Dist")) <= set(requirements)
     for added in set(requirements) - set(theirs.get_all("Requires-Dist")):
-        assert "extra ==" in added, "only an extra may require more than the stock wheel"
+        assert "extra ==" in added, "only an extra may require more than the upstream wheel"
     assert our["Summary"] != theirs["Summary"]
     assert our["Description-Content-Type"] == "text/markdown"
     readme = Path("README.md").read_text(encoding="utf-8")
@@ -127,8 +127,10 @@ def test_metadata() -> None:
 def test_licenses() -> None:
     listed = metadata(wheel, DIST_INFO).get_all("License-File")
     licenses = {name: wheel.read(f"{DIST_INFO}/licenses/{name}") for name in listed}
-    (stock_license,) = (n for n in STOCK_FILES if re.match(STOCK_DIST_INFO + ".*/LICENSE$", n))
-    assert licenses["torch_xla/LICENSE"] == stock.read(stock_license)
+    (upstream_license,) = (
+        n for n in UPSTREAM_FILES if re.match(UPSTREAM_DIST_INFO + ".*/LICENSE$", n)
+    )
+    assert licenses["torch_xla/LICENSE"] == upstream.read(upstream_license)
     assert licenses["torch_xla_ext/LICENSE"] == Path("LICENSE").read_bytes()
     assert b"Apache License" in licenses["openxla/LICENSE"]  # of the headers in include/xla
     # libcudart_static is in the front, so NVIDIA's terms come along.
@@ -136,9 +138,9 @@ def test_licenses() -> None:
     assert {n for n in FILES if "/licenses/" in n} == {f"{DIST_INFO}/licenses/{n}" for n in listed}
 
 
-def test_entry_points_of_stock_are_kept() -> None:
+def test_entry_points_of_upstream_are_kept() -> None:
     ours = wheel.read(f"{DIST_INFO}/entry_points.txt").decode().split("\n")
-    for line in stock.read(f"{STOCK_DIST_INFO}/entry_points.txt").decode().split("\n"):
+    for line in upstream.read(f"{UPSTREAM_DIST_INFO}/entry_points.txt").decode().split("\n"):
         assert line in ours
 
 
@@ -194,7 +196,7 @@ def test_platform_tag_is_the_oldest_that_our_libraries_permit(ours: list[Path]) 
     assert WHEEL.name.endswith(f"-manylinux_2_{honest}_x86_64.whl")
 
 
-def test_our_libraries_find_only_the_stock_binary_by_path(ours: list[Path]) -> None:
+def test_our_libraries_find_only_the_upstream_binary_by_path(ours: list[Path]) -> None:
     front = next(library for library in ours if library.name == FRONT)
     dynamic = readelf("--dynamic", front)
     assert re.findall(r"\(RUNPATH\)\s+Library runpath: \[(.*)\]", dynamic) == [
@@ -223,8 +225,8 @@ def test_modes() -> None:
     for info in wheel.infolist():
         mode = info.external_attr >> 16
         assert (info.filename, oct(mode & 0o170000)) == (info.filename, oct(0o100000))
-        added = info.filename not in STOCK_FILES or info.filename == FRONT
+        added = info.filename not in UPSTREAM_FILES or info.filename == FRONT
         expected = 0o755 if added and info.filename.endswith(".so") else 0o644
-        if info.filename == STOCK_BINARY:
-            expected = 0o644  # as in the stock wheel
+        if info.filename == UPSTREAM_BINARY:
+            expected = 0o644  # as in the upstream wheel
         assert (info.filename, oct(mode & 0o777)) == (info.filename, oct(expected))

@@ -78,14 +78,14 @@ _OF_TOKENS = ("input_ids", "position_ids", "token_type_ids")
 _INPUTS = {*_OF_TOKENS, "attention_mask", "past_key_values", "tokenizer", "logits_to_keep"}
 
 
-def replacement(stock: Callable[..., Any]) -> Callable[..., Any]:
+def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
     """Replace GenerationMixin.generate of transformers.generation.utils."""
-    signature = inspect.signature(stock)
+    signature = inspect.signature(original)
 
-    @functools.wraps(stock)
+    @functools.wraps(original)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.device.type != "xla":
-            return stock(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
         arguments = dict(bound.arguments)
         del arguments["self"]
@@ -100,8 +100,8 @@ def replacement(stock: Callable[..., Any]) -> Callable[..., Any]:
             _warn_once(
                 f"generate of {type(self).__name__} compiles a program for each token: {reason}"
             )
-            return stock(self, *args, **kwargs)
-        return _generate(functools.partial(stock, self), self, arguments)
+            return original(self, *args, **kwargs)
+        return _generate(functools.partial(original, self), self, arguments)
 
     # The loop's tensors are to be on the host.
     warnings.filterwarnings(
@@ -189,7 +189,7 @@ def _holds_device_tensors(value: Any) -> bool:
     return any(isinstance(leaf, torch.Tensor) and leaf.device.type == "xla" for leaf in leaves)
 
 
-def _generate(stock: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
+def _generate(original: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
     inputs = arguments.get("inputs", arguments.get("input_ids"))
     device = inputs.device
     cache = arguments.get("past_key_values")
@@ -209,7 +209,7 @@ def _generate(stock: Callable[..., Any], model: Any, arguments: dict[str, Any]) 
         cache.ahead = Ahead(last, keeps_logits=any(kept))
     try:
         with _forward_of(model).installed():
-            result = stock(**on_host)
+            result = original(**on_host)
     finally:
         cache.ahead = cache.repeated = None
     if isinstance(result, torch.Tensor):
@@ -262,13 +262,13 @@ class _Forward:
         """Make this the model's forward() in this thread, for one call at a time."""
         with self._running:
             model, thread = self._model(), threading.get_ident()
-            stock = model.forward
+            original = model.forward
 
-            @functools.wraps(stock)
+            @functools.wraps(original)
             def forward(*args: Any, **kwargs: Any) -> Any:
                 mine = isinstance(kwargs.get("past_key_values"), GenerationCache)
                 if threading.get_ident() != thread or not mine:
-                    return stock(*args, **kwargs)
+                    return original(*args, **kwargs)
                 # Views of tensors from outside fail in inference mode.
                 with _attribute(model, before), torch.inference_mode(False), torch.no_grad():
                     return self._run(model, *args, **kwargs)

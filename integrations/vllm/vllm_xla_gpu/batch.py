@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -186,14 +185,3 @@ def pack(
     if params is not None:
         batch.params[:num_seqs] = params
     return packed
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread to copy a batch: torch's others sleep between steps, and wake slowly."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(count)

@@ -15,8 +15,9 @@ from torch.nn import functional
 from vllm.lora.punica_wrapper.punica_base import PunicaWrapperBase
 
 import torch_xla_ext
+from vllm_xla_gpu.deferred import Columns, Unsummed
 from vllm_xla_gpu.processes import fingerprint
-from vllm_xla_gpu.tensor_parallel import Columns, Devices, Unsummed, adapter_dimensions, stacks
+from vllm_xla_gpu.tensor_parallel import Devices, adapter_dimensions, stacks
 
 if TYPE_CHECKING:
     from vllm.lora.models import LoRAModelManager

@@ -35,7 +35,6 @@ from vllm_xla_gpu.batch import (
     NO_ADAPTER,
     Batch,
     BatchShape,
-    one_thread,
     pack,
     step_sizes,
 )
@@ -193,7 +192,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
                 {"the model's weights": fingerprint(model.state_dict().values())},
                 "Give all processes the same files of the model",
             )
-        moe.merge(model)
+        moe.divide(model, 1 if self._devices is None else self._devices.count)
         sent = {} if stream is None else stream.sent
         if is_streamed and self._devices is None:
             weights.place(
@@ -290,7 +289,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         hidden = self._hidden_of(batch, input_ids)
         wanted = torch.cat([batch.last_tokens, batch.checked])
         logits = self._logits_of(hidden[wanted])
-        best = self._argmax(logits)[:, None]  # in one: sums over GPUs must not run at once
+        best = self._argmax(logits)[:, None]  # of all, in one exchange
         sizes = [shape.num_seqs, shape.num_checked]
         self._logits[shape.num_seqs].copy_(logits[: shape.num_seqs])
         self._sampling_params[: shape.num_seqs] = batch.params
@@ -332,8 +331,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
 
     def _start(self, num_tokens: int, packed: np.ndarray) -> StepResult:
         """Start a step, which leaves its results in self._logits and self._tokens, too."""
-        with one_thread():
-            return self._run[num_tokens](torch.from_numpy(packed).to(self.device))
+        return self._run[num_tokens](torch.from_numpy(packed).to(self.device))
 
     def _calls_beside_steps(self) -> Iterator[tuple[CapturedStep | CapturedByRows, Operands]]:
         """Yield the functions that a step may call after the model, with operands."""

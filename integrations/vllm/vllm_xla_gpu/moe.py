@@ -1,41 +1,25 @@
-"""Mixtures of experts: every expert computes every token, in three matrix products.
+"""Mixtures of experts: tokens are sorted by their experts, and multiplied in groups.
 
-The experts become one MLP whose inner width is that of all of them. With the experts last, in
-[inner, experts], each of several devices has a part of each, and there is one sum over the devices.
+The weights stay as vLLM loads them. Of several devices, each has a part of every expert's inner
+width, and there is one sum over the devices.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import torch
-import torch_xla
 from torch import nn
-from torch.nn import functional
 from vllm.model_executor.layers.fused_moe import FusedMoE
-from vllm.model_executor.layers.fused_moe.fused_moe import grouped_topk
 
+from torch_xla_ext import ops
 from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.sharded_linear import ShardedLinear
 
 _WEIGHTS = {"w13_weight", "w2_weight"}
 _BIASES = {"w13_bias", "w2_bias"}
-# gpt-oss's: the sigmoid's factor, and the bound of its two operands.
-_SWIGLU_ALPHA, _SWIGLU_LIMIT = 1.702, 7.0
-
-
-def _swiglu_oai(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    gate, up = gate.clamp(max=_SWIGLU_LIMIT), up.clamp(-_SWIGLU_LIMIT, _SWIGLU_LIMIT)
-    return (up + 1) * gate * torch.sigmoid(gate * _SWIGLU_ALPHA)
-
-
-# Of an expert, by vLLM's names.
-_ACTIVATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "silu": lambda gate, up: functional.silu(gate) * up,
-    "gelu": lambda gate, up: functional.gelu(gate) * up,
-    "swigluoai": _swiglu_oai,
-}
+# Of an expert, by the names that vLLM and fused_experts have in common.
+_ACTIVATIONS = {"silu", "gelu", "swigluoai"}
 
 
 def check(model: nn.Module) -> None:
@@ -61,29 +45,30 @@ def check(model: nn.Module) -> None:
                 )
 
 
-def merge(model: nn.Module) -> None:
-    """Make one MLP of the experts of each mixture, when their weights are loaded."""
+def divide(model: nn.Module, count: int) -> None:
+    """Arrange the experts of each mixture for `count` devices, when their weights are loaded."""
     for layer in model.modules():
         if isinstance(layer, FusedMoE):
-            _merge_layer(layer)
-            if layer.sharded[0].weight.device.type == "xla":
-                torch_xla.sync()  # so that there is room for the next layer's
+            _divide_layer(layer, count)
 
 
-def _merge_layer(layer: FusedMoE) -> None:
-    gate, up = _gate_and_up(layer, layer.w13_weight.data)
-    down = layer.w2_weight.data.permute(1, 2, 0).flatten(1)
-    gate_bias = up_bias = None
-    others = []
-    if hasattr(layer, "w13_bias"):
-        gate_bias, up_bias = _gate_and_up(layer, layer.w13_bias.data)
-        others = [ShardedLinear(layer.w2_bias.data, dim=None)]
+def _divide_layer(layer: FusedMoE, count: int) -> None:
+    inner = layer.w2_weight.shape[2]
+    divides = inner % count == 0
+    both, down = layer.w13_weight.data, layer.w2_weight.data
+    both_bias, down_bias = (getattr(layer, name, None) for name in ("w13_bias", "w2_bias"))
+    layer.gate_rows = 1  # they alternate
+    if layer.activation != "swigluoai":
+        # Each device has both of its part of the inner width.
+        layer.gate_rows = inner // count if divides else inner
+        both, both_bias = (
+            tensor if tensor is None or layer.gate_rows == inner else _in_turn(tensor, count)
+            for tensor in (both, both_bias)
+        )
     layer.sharded = nn.ModuleList(
         [
-            ShardedLinear(gate, gate_bias),
-            ShardedLinear(up, up_bias),
-            ShardedLinear(down, dim=1),
-            *others,
+            ShardedLinear(both, both_bias, dim=1 if divides else None),
+            ShardedLinear(down, down_bias, dim=2 if divides else None),
         ]
     )
     for name in _WEIGHTS | _BIASES:
@@ -92,13 +77,9 @@ def _merge_layer(layer: FusedMoE) -> None:
     layer.forward_impl = functools.partial(_forward, layer)
 
 
-def _gate_and_up(layer: FusedMoE, both: torch.Tensor) -> list[torch.Tensor]:
-    """Return gate and up of all experts, [inner * experts, ...], from [experts, 2 * inner, ...]."""
-    if layer.activation == "swigluoai":  # they alternate
-        halves = (both[:, ::2], both[:, 1::2])
-    else:
-        halves = both.chunk(2, dim=1)
-    return [half.transpose(0, 1).flatten(0, 1) for half in halves]
+def _in_turn(both: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the rows of gate and up, [experts, 2 * inner, ...], in `count` parts of both."""
+    return both.unflatten(1, (2, count, -1)).transpose(1, 2).flatten(1, 3).contiguous()
 
 
 def _forward(
@@ -111,48 +92,39 @@ def _forward(
 
 
 def _experts(layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor) -> torch.Tensor:
-    """Compute all experts of all tokens, [num_tokens, hidden], weighted by the router."""
-    weights, chosen = _route(layer, x, router_logits)
-    count = layer.global_num_experts
-    is_chosen = chosen[..., None] == torch.arange(count, device=x.device)
-    of_experts = (weights[..., None] * is_chosen).sum(dim=1).to(x.dtype)
-    gate, up, down, *others = layer.sharded
-    inner = _ACTIVATIONS[layer.activation](gate(x), up(x))
-    inner = inner.unflatten(-1, (-1, count)) * of_experts[:, None]
-    result = down(inner.flatten(1))
-    for bias in others:
-        result = result + of_experts @ bias.weight
-    return result
+    """Compute the experts of each token, [num_tokens, hidden], weighted by the router."""
+    weights, chosen = _route(layer, router_logits)
+    both, down = layer.sharded
+    return ops.fused_experts(
+        x,
+        weights,
+        chosen,
+        both.weight,
+        down.weight,
+        activation=layer.activation,
+        gate_up_bias=both.bias,
+        down_bias=down.bias,
+        gate_rows=layer.gate_rows,
+    )
 
 
-def _route(
-    layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _route(layer: FusedMoE, router_logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return each token's experts and weights as FusedMoE.select_experts, in float32.
 
     Returns:
         The weights and the numbers of the experts, both [num_tokens, top_k].
     """
-    scaling = getattr(layer, "routed_scaling_factor", 1.0)
-    if layer.use_grouped_topk:
-        return grouped_topk._torchdynamo_orig_callable(
-            x,
-            router_logits.float(),
-            topk=layer.top_k,
-            renormalize=layer.renormalize,
-            num_expert_group=layer.num_expert_group,
-            topk_group=layer.topk_group,
-            scoring_func=layer.scoring_func,
-            e_score_correction_bias=layer.e_score_correction_bias,
-            routed_scaling_factor=scaling,
-        )
-    scores = router_logits.softmax(dim=-1, dtype=torch.float32)
+    options = {}
     bias = layer.e_score_correction_bias
-    if bias is None:
-        weights, chosen = scores.topk(layer.top_k, dim=-1)
-    else:
-        chosen = (scores + bias).topk(layer.top_k, dim=-1).indices
-        weights = scores.gather(1, chosen) * scaling
-    if layer.renormalize:
-        weights = weights / weights.sum(dim=-1, keepdim=True)
-    return weights, chosen
+    if layer.use_grouped_topk:
+        options = {"scoring": layer.scoring_func, "num_groups": layer.num_expert_group}
+        options["top_groups"] = layer.topk_group
+    if layer.use_grouped_topk or bias is not None:
+        options["scaling"] = getattr(layer, "routed_scaling_factor", 1.0)
+    return ops.choose_experts(
+        router_logits,
+        layer.top_k,
+        bias=None if bias is None else bias.float(),
+        renormalize=layer.renormalize,
+        **options,
+    )

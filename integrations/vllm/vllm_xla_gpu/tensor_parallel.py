@@ -8,9 +8,9 @@ kv heads, as the attention operators are sharded.
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +19,10 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch import nn
 from torch.nn import functional
-from torch.utils._pytree import tree_map_only
 from vllm.logger import init_logger
 from vllm.lora.layers.base_linear import BaseLinearLayerWithLoRA
 from vllm.model_executor.layers.fused_moe import FusedMoE
+from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.layers.linear import (
     ColumnParallelLinear,
     LinearMethodBase,
@@ -37,8 +37,9 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 )
 
 from torch_xla_ext import ops, sharding
-from torch_xla_ext.ops.all_reduce import WORKSPACE_BYTES
+from torch_xla_ext.ops.all_reduce import MAX_ROW_BYTES, WORKSPACE_BYTES
 from vllm_xla_gpu import weights
+from vllm_xla_gpu.deferred import Columns, PendingSum, Unsummed
 from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.mla import XlaGpuMla
 from vllm_xla_gpu.processes import Peers
@@ -66,10 +67,10 @@ class Devices:
         Raises:
             UnsupportedError: there are more devices, or fewer.
         """
-        wish = f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(count)))}"
+        setting = f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(count)))}"
         if os.environ["PJRT_DEVICE"] == "CPU":
-            wish = f"CPU_NUM_DEVICES={count}"
-            os.environ.setdefault(*wish.split("="))
+            setting = f"CPU_NUM_DEVICES={count}"
+            os.environ.setdefault(*setting.split("="))
         xr.use_spmd()
         found = xr.global_runtime_device_count()
         if found != count and peers is not None:
@@ -81,7 +82,7 @@ class Devices:
         if found != count:
             raise UnsupportedError(
                 f"tensor_parallel_size={count}, but this process has {found} devices; start it "
-                f"with {wish}"
+                f"with {setting}"
             )
         self.count, self.peers = count, peers
         self._mesh = xs.Mesh(np.arange(count), (count,), (_AXIS,))
@@ -194,6 +195,34 @@ class Devices:
         )
         return indices.gather(1, values.argmax(-1, keepdim=True))[:, 0].long()
 
+    def normed_sum(
+        self, x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor, norm: RMSNorm
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return a norm of a residual plus x times a weight, and this sum; None if no kernel does.
+
+        Args:
+            x: [num_tokens, in_features], and the weight [width, in_features]: their columns are
+                divided.
+            weight: see `x`.
+            residual: [num_tokens, width].
+            norm: of rows of that width.
+        """
+        is_plain = norm.has_weight and norm.variance_size_override is None
+        dtypes = {x.dtype, residual.dtype, norm.weight.dtype}
+        row_bytes = norm.weight.nbytes
+        if not is_plain or len(dtypes) > 1 or row_bytes % 16 or row_bytes > MAX_ROW_BYTES:
+            return None
+        x, weight = self._of_device([(x, (None, _AXIS)), (weight, (None, _AXIS))])
+        residual, factors = self._of_device([(residual, (None, None)), (norm.weight, (None,))])
+        results = ops.all_reduce_rms_norm(
+            functional.linear(x, weight),
+            residual,
+            factors,
+            self._row_of_device,
+            norm.variance_epsilon,
+        )
+        return tuple(map(self._of_all, results))
+
     def _of_device(
         self, operands: Sequence[tuple[torch.Tensor, tuple[str | None, ...]]]
     ) -> list[torch.Tensor]:
@@ -211,9 +240,12 @@ class Devices:
 
     def _exchanged(self, matrix: torch.Tensor) -> torch.Tensor:
         """Return the sum over the devices of each device's matrix."""
-        total = ops.all_reduce(matrix, self._row_of_device)
+        return self._of_all(ops.all_reduce(matrix, self._row_of_device))
+
+    def _of_all(self, matrix: torch.Tensor) -> torch.Tensor:
+        """Return a matrix that each device has, outside of the region of manual sharding."""
         return xs.disable_manual_sharding(
-            total, (None, None), total.shape, mesh=self._mesh
+            matrix, (None, None), matrix.shape, mesh=self._mesh
         ).global_tensor
 
     def weights_of_one(self, model: nn.Module) -> int:
@@ -254,6 +286,8 @@ class Devices:
                 module.quant_method, UnquantizedEmbeddingMethod
             ):
                 module.quant_method = _SummedEmbedding(self)
+            elif type(module) is RMSNorm:
+                module._forward_method = _norm_of_sums(module)
 
         def move(module: nn.Module, tensor: torch.Tensor) -> torch.Tensor:
             if tensor in sent:
@@ -317,56 +351,24 @@ def _divided_dimension(module: nn.Module) -> int | None:
         return module.dim
     if isinstance(module, ColumnParallelLinear | VocabParallelEmbedding):
         return 0
-    # Of experts the size counts only: moe.merge takes their weights away.
+    # Of experts the size counts only: moe.divide takes their weights away.
     return 1 if isinstance(module, RowParallelLinear | FusedMoE) else None
 
 
-class Columns:
-    """Tensors side by side in the last dimension, for a model that splits them.
+def _norm_of_sums(norm: RMSNorm) -> Callable[..., Any]:
+    """Return the norm's `forward`, in one kernel with the sum of a row-parallel layer."""
+    forward = norm._forward_method
 
-    XLA would move the columns of a real concatenation between the devices. Whatever else is done
-    with it is done with that.
-    """
+    def forward_of_sum(
+        x: torch.Tensor | PendingSum, residual: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        if isinstance(x, PendingSum) and isinstance(residual, torch.Tensor):
+            results = x.normed(residual, norm)
+            if results is not None:
+                return results
+        return forward(x, residual)
 
-    def __init__(self, parts: Sequence[torch.Tensor]) -> None:
-        self._parts = tuple(parts)
-        self._widths = [part.shape[-1] for part in parts]
-
-    @property
-    def shape(self) -> torch.Size:
-        return torch.Size((*self._parts[0].shape[:-1], sum(self._widths)))
-
-    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[torch.Tensor, ...]:
-        if dim in (-1, len(self.shape) - 1) and sizes == self._widths:
-            return self._parts
-        return self._whole().split(sizes, dim)
-
-    def chunk(self, chunks: int, dim: int = 0) -> tuple[torch.Tensor, ...]:
-        return self.split([self.shape[dim] // chunks] * chunks, dim)
-
-    def __getitem__(self, index: object) -> torch.Tensor:
-        ends = list(itertools.accumulate(self._widths))
-        for part, begin, end in zip(self._parts, [None, *ends], [*ends[:-1], None], strict=False):
-            if index == (..., slice(begin, end)):
-                return part
-        return self._whole()[index]
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._whole(), name)
-
-    def plus(self, parts: Sequence[torch.Tensor]) -> Columns:
-        """Return columns with one of `parts` added to each of its own."""
-        return Columns([own + part for own, part in zip(self._parts, parts, strict=True)])
-
-    @classmethod
-    def __torch_function__(
-        cls, function: Callable, types: object, args: tuple = (), kwargs: dict | None = None
-    ) -> object:
-        args, kwargs = tree_map_only(cls, cls._whole, (args, kwargs or {}))
-        return function(*args, **kwargs)
-
-    def _whole(self) -> torch.Tensor:
-        return torch.cat(self._parts, dim=-1)
+    return forward_of_sum
 
 
 class _ColumnsMethod(LinearMethodBase):
@@ -402,28 +404,6 @@ class _SeparateColumnsMethod(LinearMethodBase):
         return Columns([linear(x) for linear in layer.sharded])
 
 
-class Unsummed:
-    """The product of x and a row-parallel layer's weight, before its sum over the devices.
-
-    What an adapter adds is computed on each device for its own columns, too: there is one sum.
-    """
-
-    def __init__(self, devices: Devices, x: torch.Tensor, weight: torch.Tensor) -> None:
-        self._devices, self._operands = devices, (x, weight)
-
-    def plus(
-        self, product: Callable[..., torch.Tensor], a: torch.Tensor, *others: torch.Tensor
-    ) -> torch.Tensor:
-        """Return the sum over the devices of product(x, a, *others), by columns of x and a."""
-
-        def of_device(
-            x: torch.Tensor, weight: torch.Tensor, a: torch.Tensor, *others: torch.Tensor
-        ) -> torch.Tensor:
-            return functional.linear(x, weight) + product(x, a, *others)
-
-        return self._devices.summed(of_device, (*self._operands, a), others)
-
-
 class _SummedMethod(LinearMethodBase):
     """A row-parallel layer whose sum over the devices is one exchange if it is small."""
 
@@ -435,12 +415,12 @@ class _SummedMethod(LinearMethodBase):
 
     def apply(
         self, layer: RowParallelLinear, x: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    ) -> torch.Tensor | PendingSum:
         """Return x [num_tokens, in_features] times the layer's weight, plus its bias."""
         num_bytes = x.shape[0] * layer.weight.shape[0] * x.element_size()
         if not self._devices.sums_in_one_exchange(num_bytes):
             return functional.linear(x, layer.weight, bias)
-        total = self._devices.summed(functional.linear, (x, layer.weight), ())
+        total = PendingSum(self._devices, x, layer.weight)
         return total if bias is None else total + bias
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import assemble
 import pytest
-from fakes import STOCK_FILES, library_needing, record_hash, write_stock_wheel
+from fakes import UPSTREAM_FILES, library_needing, record_hash, write_upstream_wheel
 from packaging.version import Version
 
 NAME = re.compile(
@@ -30,7 +30,7 @@ def spec(tmp_path: Path) -> assemble.Spec:
     out = tmp_path / "out"
     out.mkdir()
     return assemble.Spec(
-        stock_wheel=str(write_stock_wheel(tmp_path)),
+        upstream_wheel=str(write_upstream_wheel(tmp_path)),
         out_dir=str(out),
         local_version="gpucc1",
         archs=[],
@@ -68,7 +68,7 @@ def test_assembles(spec: assemble.Spec) -> None:
         f"{dist_info}/top_level.txt",
         f"{dist_info}/RECORD",
     ]
-    assert wheel.read("torch_xla/lib/_XLAC.so") == STOCK_FILES["_XLAC.so"]
+    assert wheel.read("torch_xla/lib/_XLAC.so") == UPSTREAM_FILES["_XLAC.so"]
     assert wheel.read("_XLAC.so") == Path(spec.binaries["_XLAC.so"]).read_bytes()
     assert wheel.read(f"{dist_info}/top_level.txt") == b"_XLAC\ntorch_xla\ntorch_xla_ext\n"
     for name, digest, size in csv.reader(io.StringIO(wheel.read(f"{dist_info}/RECORD").decode())):
@@ -124,38 +124,38 @@ def test_a_module_beside_the_packages_is_in_top_level(spec: assemble.Spec) -> No
     assert wheel.read(name) == b"_XLAC\nours_plugin\ntorch_xla\ntorch_xla_ext\n"
 
 
-def test_a_stock_wheel_with_licenses_in_their_own_folder(spec: assemble.Spec) -> None:
+def test_a_upstream_wheel_with_licenses_in_their_own_folder(spec: assemble.Spec) -> None:
     """As the wheels for Python 3.12 and 3.13 are."""
     old, new = (f"torch_xla-2.8.1.dist-info/{name}" for name in ("LICENSE", "licenses/LICENSE"))
-    files = {new if name == old else name: data for name, data in STOCK_FILES.items()}
-    write_stock_wheel(Path(spec.stock_wheel).parent, files)
+    files = {new if name == old else name: data for name, data in UPSTREAM_FILES.items()}
+    write_upstream_wheel(Path(spec.upstream_wheel).parent, files)
     path = assemble.assemble(spec)
     dist_info = f"torch_xla-{NAME.fullmatch(path.name)[1]}.dist-info"
     wheel = zipfile.ZipFile(path)
-    assert wheel.read(f"{dist_info}/licenses/torch_xla/LICENSE") == STOCK_FILES[old]
+    assert wheel.read(f"{dist_info}/licenses/torch_xla/LICENSE") == UPSTREAM_FILES[old]
 
 
-def test_a_stock_wheel_without_a_license(spec: assemble.Spec) -> None:
+def test_a_upstream_wheel_without_a_license(spec: assemble.Spec) -> None:
     info = "torch_xla-2.8.1.dist-info/METADATA"
-    without = STOCK_FILES[info].replace(b"License-File: LICENSE\n", b"")
-    write_stock_wheel(Path(spec.stock_wheel).parent, {**STOCK_FILES, info: without})
-    with pytest.raises(ValueError, match="the stock wheel lists no license file"):
+    without = UPSTREAM_FILES[info].replace(b"License-File: LICENSE\n", b"")
+    write_upstream_wheel(Path(spec.upstream_wheel).parent, {**UPSTREAM_FILES, info: without})
+    with pytest.raises(ValueError, match="the upstream wheel lists no license file"):
         assemble.assemble(spec)
 
 
-def test_a_file_of_stock_is_not_replaced_silently(spec: assemble.Spec) -> None:
+def test_a_file_of_upstream_is_not_replaced_silently(spec: assemble.Spec) -> None:
     files = {"torch_xla/__init__.py": spec.files["torch_xla_ext/__init__.py"]}
-    with pytest.raises(ValueError, match=r"the stock wheel has torch_xla/__init__\.py already"):
+    with pytest.raises(ValueError, match=r"the upstream wheel has torch_xla/__init__\.py already"):
         assemble.assemble(dataclasses.replace(spec, files=files))
 
 
-def test_a_moved_or_replaced_file_that_stock_lacks(spec: assemble.Spec) -> None:
+def test_a_moved_or_replaced_file_that_upstream_lacks(spec: assemble.Spec) -> None:
     for wrong in ({"moved": {**spec.moved, "gone.so": "x"}}, {"replaced": ["gone.so"]}):
         with pytest.raises(ValueError, match=r"has no gone\.so that could be moved or replaced"):
             assemble.assemble(dataclasses.replace(spec, **wrong))
 
 
-def test_a_binary_that_was_built_from_source_replaces_the_stock_one(spec: assemble.Spec) -> None:
+def test_a_binary_that_was_built_from_source_replaces_the_upstream_one(spec: assemble.Spec) -> None:
     built = dataclasses.replace(spec, moved={}, replaced=["_XLAC.so"])
     wheel = zipfile.ZipFile(assemble.assemble(built))
     assert wheel.read("_XLAC.so") == Path(spec.binaries["_XLAC.so"]).read_bytes()
@@ -171,6 +171,6 @@ def test_the_program_says_why_it_stops(spec: assemble.Spec, tmp_path: Path) -> N
     )
     assert result.returncode == 1
     assert result.stderr == (
-        "cannot assemble the wheel: the stock wheel has an extra `tpu` already: choose another "
+        "cannot assemble the wheel: the upstream wheel has an extra `tpu` already: choose another "
         "name\n"
     )

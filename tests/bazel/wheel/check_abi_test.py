@@ -1,4 +1,4 @@
-"""check_abi: what it finds in small libraries that stand for the front and the stock binary."""
+"""check_abi: what it finds in small libraries that stand for the front and the upstream binary."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ZTVN9torch_xla7XlaNodeE slot kLowerSlot Lower
 _ZTVN9torch_xla7XlaNodeE slot kLowerSlot _ZN9torch_xla7XlaNode5LowerEv
 """
 
-STOCK = """
+UPSTREAM = """
 void replaced(void);
 void call(void) { replaced(); }
 int node_size(void) { return 616; }
@@ -49,11 +49,11 @@ __attribute__((visibility("hidden"))) void* _ZTVN13torch_xla_ext14CustomCallNode
 
 
 def problems(
-    folder: Path, stock: str = STOCK, front: str = FRONT, machine_code: str = MACHINE_CODE
+    folder: Path, upstream: str = UPSTREAM, front: str = FRONT, machine_code: str = MACHINE_CODE
 ) -> list[str]:
     return check_abi.check(
         check_abi.Library(compile_library(folder / "front.so", front)),
-        check_abi.Library(compile_library(folder / "stock.so", stock, "-O1")),
+        check_abi.Library(compile_library(folder / "upstream.so", upstream, "-O1")),
         LAYOUT,
         machine_code,
     )
@@ -63,21 +63,21 @@ def test_nothing_is_wrong(tmp_path: Path) -> None:
     assert problems(tmp_path) == []
 
 
-def test_a_function_that_the_stock_binary_does_not_call(tmp_path: Path) -> None:
+def test_a_function_that_the_upstream_binary_does_not_call(tmp_path: Path) -> None:
     assert problems(tmp_path, front=FRONT + "void drifted(void) {}\n") == [
-        "the front library exports drifted, which the stock binary calls through no relocation"
+        "the front library exports drifted, which the upstream binary calls through no relocation"
     ]
     # It has the function, but calls are bound within it.
-    local = STOCK.replace("void replaced(void);", "static void replaced(void) {}")
-    assert "exports replaced" in problems(tmp_path, stock=local)[0]
+    local = UPSTREAM.replace("void replaced(void);", "static void replaced(void) {}")
+    assert "exports replaced" in problems(tmp_path, upstream=local)[0]
 
 
 def test_virtual_functions_in_another_order(tmp_path: Path) -> None:
-    swapped = STOCK.replace(
+    swapped = UPSTREAM.replace(
         "0, 0, _ZN9torch_xla7XlaNode5CloneEv, _ZN9torch_xla7XlaNode5LowerEv",
         "0, 0, _ZN9torch_xla7XlaNode5LowerEv, _ZN9torch_xla7XlaNode5CloneEv",
     )
-    assert problems(tmp_path, stock=swapped) == [
+    assert problems(tmp_path, upstream=swapped) == [
         "XlaNode's virtual functions are ['Lower', 'Clone'], but abi/ has ['Clone', 'Lower']",
         "_ZTVN9torch_xla7XlaNodeE: Clone in the place of Lower",
         "_ZTVN9torch_xla7XlaNodeE: _ZN9torch_xla7XlaNode5CloneEv in the place of "
@@ -86,43 +86,43 @@ def test_virtual_functions_in_another_order(tmp_path: Path) -> None:
 
 
 def test_code_that_shows_another_size(tmp_path: Path) -> None:
-    assert problems(tmp_path, stock=STOCK.replace("return 616", "return 624")) == [
+    assert problems(tmp_path, upstream=UPSTREAM.replace("return 616", "return 624")) == [
         "node_size has no b8 kNodeSize (b8 68 02 00 00) in its code"
     ]
     assert problems(tmp_path, machine_code="gone b8 kNodeSize\n") == [
-        "the stock binary has no gone"
+        "the upstream binary has no gone"
     ]
 
 
 def test_a_name_that_is_not_found(tmp_path: Path) -> None:
     drifted = FRONT.replace('"_ZN9torch_xla7XlaNode5CloneEv"', '"_ZN9torch_xla7XlaNode5CloneEi"')
     assert problems(tmp_path, front=drifted) == [
-        "the front library looks _ZN9torch_xla7XlaNode5CloneEi up, which the stock binary does not "
-        "have"
+        "the front library looks _ZN9torch_xla7XlaNode5CloneEi up, which the upstream binary does "
+        "not have"
     ]
 
 
 def test_another_base(tmp_path: Path) -> None:
-    other = STOCK.replace('"6Tensor", _ZTI4Base}', '"6Tensor", _ZTVN9torch_xla7XlaNodeE}')
+    other = UPSTREAM.replace('"6Tensor", _ZTI4Base}', '"6Tensor", _ZTVN9torch_xla7XlaNodeE}')
     other = other.replace("extern void* _ZTI4Base[];", "extern void* _ZTVN9torch_xla7XlaNodeE[];")
-    assert problems(tmp_path, stock=other) == [
+    assert problems(tmp_path, upstream=other) == [
         "_ZTI6Tensor: base _ZTVN9torch_xla7XlaNodeE, but abi/ has _ZTI4Base"
     ]
-    several = STOCK.replace("20__si_class_type_info", "21__vmi_class_type_info")
-    assert problems(tmp_path, stock=several) == [
+    several = UPSTREAM.replace("20__si_class_type_info", "21__vmi_class_type_info")
+    assert problems(tmp_path, upstream=several) == [
         "_ZTI6Tensor: base no single base, but abi/ has _ZTI4Base"
     ]
 
 
 def test_a_variable_of_another_size(tmp_path: Path) -> None:
-    assert problems(tmp_path, stock=STOCK.replace("int precision", "char precision")) == [
+    assert problems(tmp_path, upstream=UPSTREAM.replace("int precision", "char precision")) == [
         "precision has 1 bytes, but abi/ has 4"
     ]
 
 
 def test_a_library_without_the_class(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no _ZTVN9torch_xla7XlaNodeE"):
-        problems(tmp_path, stock="int node_size(void) { return 616; }")
+        problems(tmp_path, upstream="int node_size(void) { return 616; }")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The two checks that stop a build: the stock binary's digest, and undefined symbols."""
+"""The two checks that stop a build: the upstream binary's digest, and undefined symbols."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import check_stock_binary
 import check_symbols
+import check_upstream_binary
 import pytest
 from fakes import compile_library
 
@@ -16,7 +16,7 @@ from fakes import compile_library
 @pytest.fixture
 def binary(tmp_path: Path) -> Path:
     path = tmp_path / "binary"
-    path.write_bytes(b"stock")
+    path.write_bytes(b"upstream")
     return path
 
 
@@ -27,22 +27,22 @@ def digests(tmp_path: Path, digest: str, name: str = "_XLAC.so") -> Path:
 
 
 def test_the_pinned_binary_passes(tmp_path: Path, binary: Path) -> None:
-    pinned = digests(tmp_path, hashlib.sha256(b"stock").hexdigest())
-    check_stock_binary.check(binary, "_XLAC.so", pinned)
+    pinned = digests(tmp_path, hashlib.sha256(b"upstream").hexdigest())
+    check_upstream_binary.check(binary, "_XLAC.so", pinned)
 
 
 def test_another_binary_stops_the_build(tmp_path: Path, binary: Path) -> None:
     pinned = digests(tmp_path, "0" * 64)
     stamp = tmp_path / "stamp"
     result = subprocess.run(
-        [sys.executable, check_stock_binary.__file__, binary, "_XLAC.so", pinned, stamp],
+        [sys.executable, check_upstream_binary.__file__, binary, "_XLAC.so", pinned, stamp],
         capture_output=True,
         text=True,
     )
     assert result.returncode == 1
     assert not stamp.exists()
     assert result.stderr == (
-        f"the stock _XLAC.so has SHA-256 {hashlib.sha256(b'stock').hexdigest()}, but "
+        f"the upstream _XLAC.so has SHA-256 {hashlib.sha256(b'upstream').hexdigest()}, but "
         f"csrc/interpose/abi was written for {'0' * 64} ({pinned}): check every layout there "
         "against the new binary, then pin its digest there\n"
     )
@@ -51,7 +51,7 @@ def test_another_binary_stops_the_build(tmp_path: Path, binary: Path) -> None:
 def test_a_binary_without_a_pin_stops_the_build(tmp_path: Path, binary: Path) -> None:
     pinned = digests(tmp_path, "0" * 64, name="other")
     with pytest.raises(ValueError, match="was written for none of that name"):
-        check_stock_binary.check(binary, "_XLAC.so", pinned)
+        check_upstream_binary.check(binary, "_XLAC.so", pinned)
 
 
 def test_symbols_that_a_library_defines(tmp_path: Path) -> None:

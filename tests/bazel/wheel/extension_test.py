@@ -1,4 +1,4 @@
-"""The wheel of an _XLAC that was built from source has it, and no stock binary."""
+"""The wheel of an _XLAC that was built from source has it, and no upstream binary."""
 
 from __future__ import annotations
 

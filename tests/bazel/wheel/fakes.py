@@ -1,4 +1,4 @@
-"""Small stand-ins for the stock wheel and for shared libraries."""
+"""Small stand-ins for the upstream wheel and for shared libraries."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ __version__ = '2.8.1'
 __xla_gitrev__ = 'c17e4d37'
 """
 
-STOCK_FILES = {
-    "_XLAC.so": b"the stock binary" * 1000,
+UPSTREAM_FILES = {
+    "_XLAC.so": b"the upstream binary" * 1000,
     "torch_xla/__init__.py": b"from .version import __version__\n",
     "torch_xla/version.py": VERSION_PY.encode(),
     "torch_xla-2.8.1.dist-info/LICENSE": b"BSD\n",
@@ -55,7 +55,7 @@ def record_hash(content: bytes) -> str:
     return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def write_stock_wheel(folder: Path, files: dict[str, bytes] = STOCK_FILES) -> Path:
+def write_upstream_wheel(folder: Path, files: dict[str, bytes] = UPSTREAM_FILES) -> Path:
     """Writes a wheel with `files` and a RECORD of them."""
     path = folder / "torch_xla-2.8.1-cp311-cp311-manylinux_2_28_x86_64.whl"
     record = "".join(f"{n},{record_hash(c)},{len(c)}\n" for n, c in files.items())

@@ -37,9 +37,9 @@ def test_metadata() -> None:
     )
 
 
-def test_an_extra_of_stock_is_not_replaced() -> None:
+def test_an_extra_of_upstream_is_not_replaced() -> None:
     edits = Edits("2.8.1+x", "", "", [], extras={"tpu": ["other"]})
-    with pytest.raises(ValueError, match="the stock wheel has an extra `tpu` already"):
+    with pytest.raises(ValueError, match="the upstream wheel has an extra `tpu` already"):
         edit_metadata(METADATA, edits)
 
 
@@ -66,7 +66,7 @@ def test_entry_point_that_is_none(line: str) -> None:
         edit_entry_points(ENTRY_POINTS, {"torch_xla.plugins": [line]})
 
 
-def test_an_entry_point_of_stock_is_not_replaced() -> None:
+def test_an_entry_point_of_upstream_is_not_replaced() -> None:
     with pytest.raises(ValueError, match=r"an entry point `tpu` in torch_xla\.plugins already"):
         edit_entry_points(ENTRY_POINTS, {"torch_xla.plugins": ["tpu = a:b"]})
 

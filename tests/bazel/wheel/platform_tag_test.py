@@ -8,7 +8,7 @@ import pytest
 from fakes import compile_library, library_needing
 from platform_tag import platform_tag, required_versions
 
-STOCK = "manylinux_2_28_x86_64"
+UPSTREAM = "manylinux_2_28_x86_64"
 
 
 def test_required_versions(tmp_path: Path) -> None:
@@ -18,20 +18,20 @@ def test_required_versions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("needs", "tag"),
     [
-        ("GLIBC_2.2.5", STOCK),  # never older than the stock wheel
-        ("GLIBC_2.28", STOCK),
+        ("GLIBC_2.2.5", UPSTREAM),  # never older than the upstream wheel
+        ("GLIBC_2.28", UPSTREAM),
         ("GLIBC_2.34", "manylinux_2_34_x86_64"),
         ("GLIBC_2.35", "manylinux_2_35_x86_64"),
     ],
 )
 def test_tag(tmp_path: Path, needs: str, tag: str) -> None:
-    assert platform_tag([library_needing(tmp_path, needs)], STOCK) == tag
+    assert platform_tag([library_needing(tmp_path, needs)], UPSTREAM) == tag
 
 
 def test_no_library_needs_a_version(tmp_path: Path) -> None:
     plain = compile_library(tmp_path / "plain.so", "int x;")
-    assert platform_tag([plain], STOCK) == STOCK
-    assert platform_tag([], STOCK) == STOCK
+    assert platform_tag([plain], UPSTREAM) == UPSTREAM
+    assert platform_tag([], UPSTREAM) == UPSTREAM
 
 
 def test_the_most_demanding_library_decides(tmp_path: Path) -> None:
@@ -39,14 +39,14 @@ def test_the_most_demanding_library_decides(tmp_path: Path) -> None:
     old.mkdir()
     new.mkdir()
     libraries = [library_needing(new, "GLIBC_2.34"), library_needing(old, "GLIBC_2.2.5")]
-    assert platform_tag(libraries, STOCK) == "manylinux_2_34_x86_64"
+    assert platform_tag(libraries, UPSTREAM) == "manylinux_2_34_x86_64"
 
 
 def test_a_version_that_no_platform_has(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"needs_GLIBC_9\.99\.so requires GLIBC_9\.99, which no"):
-        platform_tag([library_needing(tmp_path, "GLIBC_9.99")], STOCK)
+        platform_tag([library_needing(tmp_path, "GLIBC_9.99")], UPSTREAM)
 
 
-def test_a_stock_tag_that_is_no_manylinux_tag(tmp_path: Path) -> None:
+def test_a_upstream_tag_that_is_no_manylinux_tag(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`linux_x86_64` is not a platform tag manylinux_X_Y"):
         platform_tag([library_needing(tmp_path, "GLIBC_2.34")], "linux_x86_64")

@@ -9,7 +9,7 @@ import pytest
 import raw_zip
 from raw_zip import RawZipWriter
 
-LARGE = b"stock binary " * 500_000
+LARGE = b"upstream binary " * 500_000
 
 
 @pytest.fixture

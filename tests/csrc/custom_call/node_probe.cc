@@ -1,5 +1,5 @@
 // A Python module that exposes what no Python API does: the IR node of a custom
-// call, its clone, the result for the stock binary's own C++ callers, and a
+// call, its clone, the result for the upstream binary's own C++ callers, and a
 // tensor's shape as they hold it.
 #include <torch/csrc/utils/pybind.h>
 
@@ -13,7 +13,7 @@
 #include "torch_xla_ext/csrc/custom_call/gpu_custom_call.h"
 
 namespace torch_xla::tensor_methods {
-// In the stock binary; no Python function calls it any more.
+// In the upstream binary; no Python function calls it any more.
 std::vector<XLATensorPtr> gpu_custom_call(
     const std::vector<XLATensorPtr>& inputs, const std::string& payload,
     const std::vector<std::vector<int64_t>>& output_shapes,
@@ -53,9 +53,9 @@ std::pair<NodeView, NodeView> NodeAndClone(const at::Tensor& tensor) {
   return {View(*node), View(static_cast<torch_xla::XlaNode&>(*clone))};
 }
 
-std::vector<at::Tensor> StockGpuCustomCall(const at::Tensor& tensor,
-                                           const std::string& payload,
-                                           const std::vector<int64_t>& shape) {
+std::vector<at::Tensor> UpstreamGpuCustomCall(
+    const at::Tensor& tensor, const std::string& payload,
+    const std::vector<int64_t>& shape) {
   return torch_xla::bridge::AtenFromXlaTensors(
       torch_xla::tensor_methods::gpu_custom_call(
           {torch_xla::bridge::TryGetXlaTensor(tensor)}, payload, {shape},
@@ -63,7 +63,7 @@ std::vector<at::Tensor> StockGpuCustomCall(const at::Tensor& tensor,
 }
 
 // A tensor's shape, which is taken before the call and read after it. The
-// address is that of the XLATensor::shape that the stock binary calls.
+// address is that of the XLATensor::shape that the upstream binary calls.
 std::string ShapeAcross(uintptr_t address, const at::Tensor& tensor,
                         const py::function& call) {
   using Function = torch_xla::runtime::util::MaybeRef<xla::Shape>(
@@ -78,6 +78,6 @@ std::string ShapeAcross(uintptr_t address, const at::Tensor& tensor,
 
 PYBIND11_MODULE(node_probe, module) {
   module.def("node_and_clone", &NodeAndClone);
-  module.def("stock_gpu_custom_call", &StockGpuCustomCall);
+  module.def("upstream_gpu_custom_call", &UpstreamGpuCustomCall);
   module.def("shape_across", &ShapeAcross);
 }

@@ -1,4 +1,4 @@
-"""The IR node, and the functions that stand in the stock binary's place."""
+"""The IR node, and the functions that stand in the upstream binary's place."""
 
 import ctypes
 import importlib.util
@@ -71,12 +71,12 @@ def test_build_gpu_custom_call_is_the_front_librarys(symbol: str) -> None:
     assert defined_in(ctypes.CDLL(front), symbol) == front
 
 
-def test_the_stock_binarys_own_callers_get_row_major_operands(
+def test_the_upstream_binarys_own_callers_get_row_major_operands(
     device: torch.device, probe: ModuleType
 ) -> None:
-    """tensor_methods::gpu_custom_call of the stock binary builds through our BuildGpuCustomCall."""
+    """Upstream's tensor_methods::gpu_custom_call builds through our BuildGpuCustomCall."""
     x = torch.zeros(2, 3).to(device)
-    (line,) = custom_call_lines(*probe.stock_gpu_custom_call(x.t(), "payload", [3, 2]))
+    (line,) = custom_call_lines(*probe.upstream_gpu_custom_call(x.t(), "payload", [3, 2]))
     assert 'custom_call_target="triton_kernel_call"' in line
     assert "operand_layout_constraints={f32[3,2]{1,0}}" in line
     assert "api_version=API_VERSION_STATUS_RETURNING," in line

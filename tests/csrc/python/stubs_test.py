@@ -21,9 +21,9 @@ REMOVED = {"_root_log_handlers"}
 # Its own initialization then makes the module without what ours adds.
 _UPSTREAM = """
 import ctypes, json, sys, torch
-front, stock = sys.argv[1:]
+front, upstream = sys.argv[1:]
 ctypes.CDLL(front, ctypes.RTLD_GLOBAL)
-init = ctypes.PyDLL(stock).PyInit__XLAC
+init = ctypes.PyDLL(upstream).PyInit__XLAC
 init.restype = ctypes.py_object
 print(json.dumps(dir(init())))
 """
@@ -32,10 +32,10 @@ print(json.dumps(dir(init())))
 @pytest.fixture(scope="module")
 def upstream() -> set[str]:
     """The names in upstream's module."""
-    stock = Path(torch_xla.__file__).with_name("lib") / "_XLAC.so"
-    if not stock.exists():
+    upstream = Path(torch_xla.__file__).with_name("lib") / "_XLAC.so"
+    if not upstream.exists():
         pytest.skip("this _XLAC was built from source: it has no module of upstream's")
-    command = [sys.executable, "-P", "-c", _UPSTREAM, XLAC.__file__, stock]
+    command = [sys.executable, "-P", "-c", _UPSTREAM, XLAC.__file__, upstream]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     return set(json.loads(result.stdout.splitlines()[-1]))
 

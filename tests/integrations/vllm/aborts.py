@@ -26,8 +26,8 @@ def serve(
     """The answers; None for those that were aborted, when they had so many tokens."""
     engine = llm.llm_engine
     answers: list[list[int] | None] = [None] * len(prompts)
-    for i, (text, wish) in enumerate(zip(prompts, params, strict=True)):
-        engine.add_request(str(i), text, wish)
+    for i, (text, options) in enumerate(zip(prompts, params, strict=True)):
+        engine.add_request(str(i), text, options)
     while engine.has_unfinished_requests():
         for output in engine.step():
             i, tokens = int(output.request_id), output.outputs[0].token_ids

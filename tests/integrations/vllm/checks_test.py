@@ -309,7 +309,7 @@ def test_another_torch_xla(monkeypatch: pytest.MonkeyPatch) -> None:
         environment.check_packages()
 
 
-def test_stock_torch_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upstream_torch_xla(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match="without it; install the wheel that"):
         environment.check_packages()

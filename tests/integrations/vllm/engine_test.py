@@ -252,16 +252,17 @@ def test_several_answers(llm: LLM) -> None:
 
 @torch.no_grad()
 def test_penalties(llm: LLM, model: str) -> None:
-    wishes = [
+    all_options = [
         {},
         {"repetition_penalty": 1.5},
         {"presence_penalty": 1.5, "frequency_penalty": 0.7},
         {"frequency_penalty": -0.5, "repetition_penalty": 0.9},
     ]
     params = [
-        SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, **wish) for wish in wishes
+        SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, **options)
+        for options in all_options
     ]
-    prompts = [{"prompt_token_ids": _tokens(40, 150 + i)} for i in range(len(wishes))]
+    prompts = [{"prompt_token_ids": _tokens(40, 150 + i)} for i in range(len(all_options))]
     answers = llm.generate(prompts, params, use_tqdm=False)
     reference = transformers.AutoModelForCausalLM.from_pretrained(model)
     changed = []
@@ -303,8 +304,8 @@ def test_forbidden_and_favoured_tokens(llm: LLM, model: str) -> None:
     allowed, favoured = [3, 4, 5], {7: 100.0, 8: 99.5, free[2][0]: -100.0}
     bad = [free[1][0]], free[3][3:5]
     bad_words = [" ".join(f"w{token}" for token in word) for word in bad]
-    # The last but one wishes nothing, the last has the end of the text as its best token.
-    wishes = [
+    # The last but one asks for nothing, the last has the end of the text as its best token.
+    all_options = [
         {"allowed_token_ids": allowed},
         {"bad_words": bad_words},
         {"logit_bias": favoured, "repetition_penalty": 3.0},
@@ -314,26 +315,28 @@ def test_forbidden_and_favoured_tokens(llm: LLM, model: str) -> None:
         {"min_tokens": 3, "logit_bias": {0: 100.0}, "ignore_eos": False},
     ]
     params = [
-        SamplingParams(**{"temperature": 0, "max_tokens": 12, "ignore_eos": True} | wish)
-        for wish in wishes
+        SamplingParams(**{"temperature": 0, "max_tokens": 12, "ignore_eos": True} | options)
+        for options in all_options
     ]
     answers = llm.generate(
         [{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False
     )
     reference = transformers.AutoModelForCausalLM.from_pretrained(model)
-    for answer, wish in zip(answers, params, strict=True):
+    for answer, options in zip(answers, params, strict=True):
         prompt, tokens = answer.prompt_token_ids, answer.outputs[0].token_ids
         logits = reference(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
         for place, row in enumerate(logits):
             before = tokens[:place]
-            if wish.allowed_token_ids:
+            if options.allowed_token_ids:
                 row[[i for i in range(len(row)) if i not in allowed]] = -torch.inf
-            apply_bad_words(row[None], {0: bad[len(bad) - len(wish.bad_words or ()) :]}, [before])
-            for token, bias in (wish.logit_bias or {}).items():
+            apply_bad_words(
+                row[None], {0: bad[len(bad) - len(options.bad_words or ()) :]}, [before]
+            )
+            for token, bias in (options.logit_bias or {}).items():
                 row[token] += bias
-            if place < wish.min_tokens:
-                row[[0, *wish.stop_token_ids]] = -torch.inf
-            if wish.repetition_penalty != 1:
+            if place < options.min_tokens:
+                row[[0, *options.stop_token_ids]] = -torch.inf
+            if options.repetition_penalty != 1:
                 seen = sorted({*prompt, *before})
                 row[seen] = torch.where(row[seen] > 0, row[seen] / 3.0, row[seen] * 3.0)
             assert row.max() - row[tokens[place]] < 1e-4

@@ -28,18 +28,18 @@ def run(model: str, how: str) -> None:
     families.check_tokens(llm, model)
     pages = llm.llm_engine.vllm_config.cache_config.num_gpu_blocks
     prompts = [{"prompt_token_ids": prompt} for prompt in families.prompts()]
-    wishes = [
+    all_options = [
         SamplingParams(temperature=1, max_tokens=8),  # without a seed
         SamplingParams(temperature=1, seed=3, max_tokens=8, repetition_penalty=1.2),
         SamplingParams(max_tokens=8, guided_decoding=GuidedDecodingParams(choice=["w7", "w9"])),
     ]
-    requests = [wishes[i % len(wishes)] for i in range(len(prompts))]
+    requests = [all_options[i % len(all_options)] for i in range(len(prompts))]
     answers = llm.generate(prompts, requests, use_tqdm=False)
     print("TOLD", json.dumps([pages, [answer.outputs[0].token_ids for answer in answers]]))
     if how == "prompts":
         if is_other:
             prompts[-1]["prompt_token_ids"][0] += 1
-        llm.generate(prompts, wishes[0], use_tqdm=False)
+        llm.generate(prompts, all_options[0], use_tqdm=False)
 
 
 if __name__ == "__main__":

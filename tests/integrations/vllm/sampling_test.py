@@ -34,7 +34,7 @@ def test_exponential() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "expected"),
+    ("options", "expected"),
     [
         ({}, [0.5, 0.3, 0.15, 0.05]),
         ({"top_k": 2}, [0.625, 0.375, 0, 0]),
@@ -42,14 +42,14 @@ def test_exponential() -> None:
     ],
     ids=str,
 )
-def test_frequencies(wish: dict[str, float], expected: list[float]) -> None:
+def test_frequencies(options: dict[str, float], expected: list[float]) -> None:
     probs = torch.tensor([0.5, 0.3, 0.15, 0.05])
     device = torch_xla.device()
     metadata = SamplingMetadata(
         temperature=torch.ones(ROWS).to(device),
         min_p=torch.zeros(ROWS).to(device),
-        top_k=torch.full((ROWS,), wish.get("top_k", 4), dtype=torch.int32).to(device),
-        top_p=torch.full((ROWS,), wish.get("top_p", 1.0)).to(device),
+        top_k=torch.full((ROWS,), options.get("top_k", 4), dtype=torch.int32).to(device),
+        top_p=torch.full((ROWS,), options.get("top_p", 1.0)).to(device),
         all_greedy=False,
         keys=_keys(2).to(device),
     )

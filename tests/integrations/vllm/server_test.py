@@ -235,8 +235,8 @@ def test_adapters(server: Server, tmp_path: Path) -> None:
     for adapter in adapters:
         request = {"lora_name": adapter.request.lora_name}
         assert _post(server, "/v1/unload_lora_adapter", request)[0] == 200
-        wish = {"model": adapter.request.lora_name, "prompt": [5, 6]}
-        assert _post(server, "/v1/completions", wish)[0] == 404
+        options = {"model": adapter.request.lora_name, "prompt": [5, 6]}
+        assert _post(server, "/v1/completions", options)[0] == 404
 
 
 def test_request_that_cannot_be_served(server: Server) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import functools
 import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import families
 import pytest
@@ -55,9 +57,13 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
         assert (families.VOCABULARY, width) not in programs.shapes(program)
         assert (families.VOCABULARY // families.DEVICES, width) in programs.shapes(program)
         if experts := _experts(config):
-            inner = experts * getattr(config, "moe_intermediate_size", config.intermediate_size)
-            assert (inner, width) not in programs.shapes(program)
-            assert (inner // families.DEVICES, width) in programs.shapes(program)
+            inner = getattr(config, "moe_intermediate_size", config.intermediate_size)
+            assert (experts, 2 * inner, width) not in programs.shapes(program)
+            assert (experts, 2 * inner // families.DEVICES, width) in programs.shapes(program)
+            assert (experts, width, inner) not in programs.shapes(program)
+            assert (experts, width, inner // families.DEVICES) in programs.shapes(program)
+            for target in ("XlaGpuGroupedLinear", "XlaGpuGroupedLinearSum"):
+                assert f'custom_call_target="{target}"' in program
 
 
 @pytest.mark.parametrize("family", families.LATENT)
@@ -113,25 +119,48 @@ def test_sums_in_one_exchange(family: str, models: Path, monkeypatch: pytest.Mon
     )
     memory.__set_name__(tensor_parallel.Devices, "_peer_memory")
     monkeypatch.setattr(tensor_parallel.Devices, "_peer_memory", memory)
-    num_calls = 0
+    calls = collections.Counter()
 
-    def counted(x: torch.Tensor, peers: torch.Tensor) -> torch.Tensor:
-        nonlocal num_calls
-        num_calls += 1
-        return ops.all_reduce(x, peers)
+    def counted(name: str) -> Callable[..., Any]:
+        def call(*args: object) -> object:
+            calls[name] += 1
+            return getattr(ops, name)(*args)
 
-    monkeypatch.setattr(tensor_parallel, "ops", types.SimpleNamespace(all_reduce=counted))
+        return call
+
+    names = ("all_reduce", "all_reduce_rms_norm")
+    counting = types.SimpleNamespace(**{name: counted(name) for name in names})
+    monkeypatch.setattr(tensor_parallel, "ops", counting)
     model = families.write(family, models)
     with programs.compiled() as compiled:
         llm = start(model)
     families.check_tokens(llm, model)
     steps = [text for text in compiled if 'custom_call_target="XlaGpuRaggedPaged' in text]
     layers = families.FAMILIES[family].num_hidden_layers
-    num_exchanges = 2 * layers + 2  # of the layers, the embedding, the best tokens
-    assert num_calls >= num_exchanges * len(steps) > 0
+    # Of attention and MLPs, mostly with the norm after them, the embedding, the best tokens.
+    with_shared_experts = 1 if family == "glm4_moe" else 0
+    with_norm = 2 * layers - with_shared_experts
+    num_exchanges = 2 * layers + 2
+    assert calls["all_reduce_rms_norm"] >= with_norm * len(steps) > 0
+    assert calls["all_reduce"] >= (num_exchanges - with_norm) * len(steps)
     for program in steps:
         kinds = collections.Counter(line.split()[0] for line in programs.collectives(program))
-        assert kinds == {"all-reduce": num_exchanges + (family == "glm4_moe")}
+        assert kinds == {"all-reduce": num_exchanges + with_shared_experts}
+    _check_best_tokens(tensor_parallel.Devices(families.DEVICES))
+
+
+def _check_best_tokens(devices: tensor_parallel.Devices) -> None:
+    """The first of equals, and NaN and infinities, as torch.argmax has them."""
+    logits = torch.randn(64, families.VOCABULARY).round()
+    logits[0] = 0
+    logits[1, [5, 300]] = torch.inf
+    logits[2, 400] = torch.nan
+    logits[3] = -torch.inf
+    logits[4, :] = -torch.inf
+    logits[4, -1] = torch.finfo(torch.float32).min
+    for dtype in (torch.float32, torch.bfloat16):
+        expected = logits.to(dtype).argmax(-1)
+        assert torch.equal(devices.argmax(devices.place(logits.to(dtype), 1)).cpu(), expected)
 
 
 def test_another_number_of_devices() -> None:

@@ -24,11 +24,11 @@ def compiled(text: str, name: str, architecture: str = "sm_90a", **fields: objec
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The architectures that NVRTC was called for."""
     calls = []
-    stock = nvrtc.Nvrtc.compile
+    upstream = nvrtc.Nvrtc.compile
 
     def compile_and_note(self: nvrtc.Nvrtc, *args: object) -> nvrtc.Compiled:
         calls.append(next(option for option in args[2] if option.startswith("-arch=")))
-        return stock(self, *args)
+        return upstream(self, *args)
 
     monkeypatch.setattr(nvrtc.Nvrtc, "compile", compile_and_note)
     return calls

@@ -34,19 +34,21 @@ void TakeResults(const std::vector<DataPtr>& results, Launch* launch) {
   }
 }
 
-void ExecuteSharded(Launch* launch) {
+void StartOnDevices(Launch* launch) {
   using Client = torch_xla::runtime::ComputationClient;
   auto* const client = torch_xla::runtime::GetComputationClientIfInitialized();
-  static const auto& devices =
-      *new std::vector<std::string>(client->GetLocalDevices());
-  std::vector<Client::DataPtr> arguments;
-  arguments.reserve(launch->arguments.size());
-  for (const torch::lazy::BackendDataPtr& argument : launch->arguments) {
-    arguments.push_back(std::static_pointer_cast<Client::Data>(argument));
-  }
   const auto& computation =
       static_cast<const Client::Computation&>(*launch->computation);
-  TakeResults(client->ExecuteReplicated(computation, arguments, devices,
+  if (!launch->is_sharded) {
+    TakeResults(client->ExecuteComputation(computation, launch->arguments,
+                                           launch->device.toString(),
+                                           Client::ExecuteComputationOptions()),
+                launch);
+    return;
+  }
+  static const auto& devices =
+      *new std::vector<std::string>(client->GetLocalDevices());
+  TakeResults(client->ExecuteReplicated(computation, launch->arguments, devices,
                                         Client::ExecuteReplicatedOptions()),
               launch);
 }
@@ -57,8 +59,9 @@ class ClearUnused {
  public:
   explicit ClearUnused(const Launch& launch) : launch_(launch) {}
   ~ClearUnused() {
-    for (const torch::lazy::BackendDataPtr& data : launch_.unused) {
-      data->Assign(*launch_.no_value);
+    if (launch_.unused == nullptr) return;
+    for (const Donated& unused : *launch_.unused) {
+      unused.data->Assign(*launch_.no_value);
     }
   }
   ClearUnused(const ClearUnused&) = delete;
@@ -71,16 +74,18 @@ class ClearUnused {
 void Execute(Launch* launch) try {
   const ClearUnused clear_unused(*launch);
   const CheckedExecution checked;
-  if (launch->is_sharded) {
-    ExecuteSharded(launch);
-  } else {
-    TakeResults(torch::lazy::getBackend()->ExecuteComputation(
-                    launch->computation, launch->arguments, launch->device),
-                launch);
-  }
+  StartOnDevices(launch);
 } catch (...) {
   CountLoss();
   throw;
+}
+
+bool Computes(const Launch& launch, const torch::lazy::BackendDataPtr& data) {
+  return std::any_of(launch.results.begin(), launch.results.end(),
+                     [&data](const auto& result) {
+                       return !result.owner_before(data) &&
+                              !data.owner_before(result);
+                     });
 }
 
 // Instead of executing it, after one before it has failed.
@@ -119,6 +124,14 @@ struct Turn::Queue {
   void Wait(std::unique_lock<std::mutex>* lock, Ready ready) {
     while (!changed.wait_for(*lock, std::chrono::hours(1), ready)) {
     }
+  }
+
+  // Whether it holds for a program that has not been started.
+  template <typename Predicate>
+  bool Any(Predicate predicate) const {
+    return (current != nullptr && predicate(*current)) ||
+           std::any_of(waiting.begin(), waiting.end(),
+                       [&](const auto& launch) { return predicate(*launch); });
   }
 
   void End() {
@@ -171,20 +184,42 @@ Turn::~Turn() {
   queue_->changed.notify_all();
 }
 
-bool Turn::IsPending(const torch::lazy::BackendDataPtr& data) const {
-  const auto computes = [&data](const std::shared_ptr<Launch>& launch) {
-    if (launch == nullptr) return false;
-    for (const auto& result : launch->results) {
-      if (!result.owner_before(data) && !data.owner_before(result)) return true;
-    }
-    return false;
+bool Turn::WaitUntilReadable(const torch::lazy::BackendDevice& device,
+                             const torch::lazy::BackendDataPtr& data) {
+  const auto computes = [&data](const Launch& launch) {
+    return Computes(launch, data);
+  };
+  const auto donates = [&data](const Launch& launch) {
+    return std::any_of(
+        launch.written.begin(), launch.written.end(),
+        [&](size_t argument) { return launch.arguments[argument] == data; });
+  };
+  Queue* const queue = QueueOf(device);
+  std::unique_lock<std::mutex> lock(queue->mutex);
+  queue->Wait(&lock, [&] { return queue->run == 0 || !queue->Any(computes); });
+  // As long as the mutex is held, the run goes on, and no other thread gets the
+  // device's lock.
+  return queue->run != 0 && !queue->Any(donates) && data->HasValue();
+}
+
+std::vector<torch::lazy::BackendDataPtr> Turn::NotPending(
+    std::vector<torch::lazy::BackendDataPtr> data) const {
+  using Result = std::weak_ptr<torch::lazy::BackendData>;
+  std::vector<const Result*> pending;
+  const auto is_before = [](const auto* one, const auto* other) {
+    return one->owner_before(*other);
   };
   const std::lock_guard<std::mutex> lock(queue_->mutex);
-  if (computes(queue_->current)) return true;
-  for (const std::shared_ptr<Launch>& launch : queue_->waiting) {
-    if (computes(launch)) return true;
-  }
-  return false;
+  queue_->Any([&pending](const Launch& launch) {
+    for (const Result& result : launch.results) pending.push_back(&result);
+    return false;
+  });
+  std::sort(pending.begin(), pending.end(), is_before);
+  const auto is_pending = [&](const torch::lazy::BackendDataPtr& one) {
+    return std::binary_search(pending.begin(), pending.end(), &one, is_before);
+  };
+  data.erase(std::remove_if(data.begin(), data.end(), is_pending), data.end());
+  return data;
 }
 
 bool Turn::HasAllOthers(const torch::lazy::BackendDataPtr& data) const {
@@ -221,6 +256,7 @@ void Turn::StartAll(Queue* queue, std::shared_ptr<Launch> launch,
     }
     std::unique_lock<std::mutex> guard(queue->mutex);
     queue->current = nullptr;
+    queue->changed.notify_all();
     guard.unlock();
     launch = nullptr;  // destroys data
     guard.lock();

@@ -15,6 +15,8 @@
 #include <optional>
 #include <vector>
 
+#include "torch_xla_ext/csrc/upstream.h"
+
 namespace torch_xla_ext::graph {
 
 // Unlocks the device when destroyed.
@@ -41,8 +43,16 @@ class Turn {
   Turn& operator=(Turn&&) = delete;
   ~Turn();
 
-  // Whether one of the programs before computes this data.
-  bool IsPending(const torch::lazy::BackendDataPtr& data) const;
+  // Waits until no program that is being started computes this data. Returns
+  // whether it may be read without the device's lock then: others are being
+  // started, none of them donates it, and it has a value. If none are, nobody
+  // waits for the lock for long.
+  static bool WaitUntilReadable(const torch::lazy::BackendDevice& device,
+                                const torch::lazy::BackendDataPtr& data);
+
+  // Returns the data that none of the programs before computes.
+  std::vector<torch::lazy::BackendDataPtr> NotPending(
+      std::vector<torch::lazy::BackendDataPtr> data) const;
   // Whether only they refer to this data, as their arguments, besides the
   // caller.
   bool HasAllOthers(const torch::lazy::BackendDataPtr& data) const;
@@ -61,19 +71,28 @@ class Turn {
   DeviceLock lock_;
 };
 
+// What a written parameter had before a run.
+struct Donated {
+  torch::lazy::BackendDataPtr data;
+  bool is_reusable;  // made for a result
+};
+
 struct Launch {
+  using Data = torch_xla::runtime::ComputationClient::Data;
+
   torch::lazy::BackendDevice device;
   torch::lazy::ComputationPtr computation;
   bool is_sharded = false;
   // All have values when the programs before have been started.
-  std::vector<torch::lazy::BackendDataPtr> arguments;
+  std::vector<std::shared_ptr<Data>> arguments;
   // The arguments of which the first results are the new values.
   std::vector<size_t> written;
   // They get their values when the program has been started. Until then, only
   // the holder of the device's lock may access them.
   std::vector<std::weak_ptr<torch::lazy::BackendData>> results;
   // They lose their values when the program has been started or has failed.
-  std::vector<torch::lazy::BackendDataPtr> unused;
+  // Null if there are none.
+  std::shared_ptr<const std::vector<Donated>> unused;
   torch::lazy::BackendDataPtr no_value;
 };
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <optional>
@@ -16,6 +17,8 @@
 namespace torch_xla_ext::graph {
 namespace {
 
+using Wrapper = at::FunctionalTensorWrapper;
+
 // Whether something besides the tensor refers to its data and still needs the
 // values, such as a clone that has not been computed yet.
 bool IsShared(const torch_xla::XLATensorPtr& tensor) {
@@ -24,6 +27,11 @@ bool IsShared(const torch_xla::XLATensorPtr& tensor) {
     tensor->SetXlaData(DataOf(tensor));
   }
   return data->handle.use_count() > 1;
+}
+
+const torch::lazy::BackendDataPtr& HandleOf(
+    const torch_xla::XLATensorPtr& tensor) {
+  return tensor->torch::lazy::LazyTensor::data()->handle;
 }
 
 bool IsSame(const std::weak_ptr<torch::lazy::BackendData>& data,
@@ -72,6 +80,12 @@ Program::Program(Description description)
   is_written_.resize(description_.parameters.size());
   data_.resize(description_.parameters.size());
   for (size_t i : description_.written) is_written_[i] = true;
+  for (size_t i = 0; i < description_.parameters.size(); ++i) {
+    const Source& source = description_.parameters[i];
+    if (source.kind != Source::kState) continue;
+    auto& parameter = state_[source.index].parameter;
+    if (!parameter) parameter = i;
+  }
 }
 
 void Program::FindComputation() {
@@ -82,7 +96,7 @@ void Program::FindComputation() {
 
 at::Tensor Program::Find(const Source& source,
                          const std::vector<at::Tensor>& arguments,
-                         const std::vector<at::Tensor>& state) const {
+                         const std::vector<Found>& state) const {
   switch (source.kind) {
     case Source::kArgument:
     case Source::kOwnValues:
@@ -91,7 +105,7 @@ at::Tensor Program::Find(const Source& source,
       return description_.constants[source.index];
     case Source::kState:
     case Source::kGradient: {
-      const at::Tensor& tensor = state[source.index];
+      const at::Tensor& tensor = state[source.index].tensor;
       return source.kind == Source::kState || !tensor.defined() ? tensor
                                                                 : tensor.grad();
     }
@@ -150,21 +164,62 @@ std::vector<size_t> Program::ArgumentsToCopy(
 }
 
 bool Program::Matches(const std::vector<at::Tensor>& arguments) {
-  std::vector<at::Tensor> state;
+  std::vector<Found> state;
   return FindState(arguments, &state);
 }
 
+void Program::Prefetch(const StateTensor& expected) {
+  constexpr size_t kCacheLine = 64;
+  const auto fetch = [](const void* object, size_t begin, size_t end) {
+    for (size_t i = begin; i < end; i += kCacheLine) {
+      __builtin_prefetch(static_cast<const char*>(object) + i);
+    }
+  };
+  // A TensorImpl begins with its counts and what it owns. Its type is at its
+  // end, and sizes, which are not read, are between them.
+  constexpr size_t kType = sizeof(c10::TensorImpl) - kCacheLine;
+  const void* const tensor = expected.tensor._unsafe_get_target();
+  fetch(tensor, 0, kCacheLine);
+  fetch(tensor, kType, sizeof(Wrapper));
+  fetch(expected.last_storage, 0, sizeof(Storage));
+  fetch(expected.last_base, 0, kCacheLine);
+  fetch(expected.last_base, kType, sizeof(c10::TensorImpl) + sizeof(void*));
+  fetch(expected.last_tensor, 0, kCacheLine);
+  fetch(expected.last_data, 0, kCacheLine);
+}
+
+bool Program::HasKnownBase(const StateTensor& expected,
+                           const Found& found) const {
+  return found.is_base && found.base != nullptr &&
+         found.storage == expected.last_storage && expected.parameter &&
+         HasKnownData(*expected.parameter, found.base);
+}
+
 bool Program::FindState(const std::vector<at::Tensor>& arguments,
-                        std::vector<at::Tensor>* state) {
+                        std::vector<Found>* state) {
   CheckCount(arguments);
   state->reserve(state_.size());
   bool same_storages = !state_storages_.empty() || state_.empty();
-  for (StateTensor& expected : state_) {
-    const at::Tensor& tensor = state->emplace_back(expected.tensor.lock());
+  constexpr size_t kAhead = 4;
+  for (size_t i = 0; i < std::min(kAhead, state_.size()); ++i) {
+    Prefetch(state_[i]);
+  }
+  for (size_t i = 0; i < state_.size(); ++i) {
+    if (i + kAhead < state_.size()) Prefetch(state_[i + kAhead]);
+    StateTensor& expected = state_[i];
+    Found& found = state->emplace_back();
+    found.tensor = at::Tensor(expected.tensor.lock());
+    const at::Tensor& tensor = found.tensor;
     if (!tensor.defined()) return false;
     const auto* wrapper =
         at::functionalization::impl::unsafeGetFunctionalWrapper(tensor);
-    if (tensor.sizes() != expected.sizes ||
+    found.storage = UncheckedStorageOf(tensor);
+    found.base = BaseOf(found.storage);
+    found.is_base = wrapper->isBaseTensor() &&
+                    !wrapper->has_metadata_mutation() &&
+                    wrapper->value().unsafeGetTensorImpl() ==
+                        found.storage->base().unsafeGetTensorImpl();
+    if ((!HasKnownBase(expected, found) && tensor.sizes() != expected.sizes) ||
         wrapper->isBaseTensor() == expected.is_view ||
         wrapper->has_metadata_mutation() != expected.has_new_metadata ||
         tensor.scalar_type() != expected.dtype ||
@@ -172,12 +227,14 @@ bool Program::FindState(const std::vector<at::Tensor>& arguments,
         (tensor.is_leaf() && tensor.grad().defined()) != expected.has_grad) {
       return false;
     }
-    const Storage* storage = StorageOf(tensor);
-    if (storage != expected.last_storage) {
+    if (found.storage != expected.last_storage) {
       if (expected.is_view) return false;  // may be of another part
       same_storages = false;
     }
-    expected.last_storage = storage;
+    expected.last_storage = found.storage;
+    expected.last_base = found.storage->base().unsafeGetTensorImpl();
+    expected.last_tensor = found.base.get();
+    expected.last_data = found.base->torch::lazy::LazyTensor::data().get();
   }
   if (!same_storages && !StorageGroupsMatch()) return false;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -194,7 +251,9 @@ bool Program::HasCachedShardings(const std::vector<Input>& inputs) const {
   if (computation_ == nullptr || !computation_->is_sharded) return true;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Source& source = description_.parameters[i];
-    if (source.kind != Source::kState || HasKnownData(i, inputs[i])) continue;
+    if (source.kind != Source::kState || HasKnownData(i, inputs[i].base)) {
+      continue;
+    }
     if (inputs[i].base->sharding_spec() != state_[source.index].sharding) {
       return false;
     }
@@ -212,7 +271,7 @@ void Program::CacheShardings() {
 
 std::vector<Program::Input> Program::Gather(
     const std::vector<at::Tensor>& arguments,
-    const std::vector<at::Tensor>& state) const {
+    const std::vector<Found>& state) const {
   auto* const executor = torch_xla::XLAGraphExecutor::Get();
   std::vector<Input> inputs(description_.parameters.size());
   std::vector<torch_xla::XLATensorPtr> pending;
@@ -225,18 +284,25 @@ std::vector<Program::Input> Program::Gather(
       inputs[i].seed = executor->GetBaseSeedData(device_);
       continue;
     }
-    at::Tensor tensor = Find(source, arguments, state);
-    if (!tensor.defined()) {
-      throw std::runtime_error(description_.name + ": " +
-                               description_.names[i] + " has been deleted");
-    }
-    if (source.kind == Source::kOwnValues) {
-      inputs[i].base = torch_xla::bridge::TryGetXlaTensor(tensor);
+    if (source.kind == Source::kState && state[source.index].base != nullptr) {
+      const Found& found = state[source.index];
+      inputs[i].storage = found.storage;
+      inputs[i].base = found.base;
+      inputs[i].is_base = found.is_base;
     } else {
-      inputs[i].storage = StorageOf(tensor);
-      inputs[i].base = BaseOf(inputs[i].storage);
+      at::Tensor tensor = Find(source, arguments, state);
+      if (!tensor.defined()) {
+        throw std::runtime_error(description_.name + ": " +
+                                 description_.names[i] + " has been deleted");
+      }
+      if (source.kind == Source::kOwnValues) {
+        inputs[i].base = torch_xla::bridge::TryGetXlaTensor(tensor);
+      } else {
+        inputs[i].storage = StorageOf(tensor);
+        inputs[i].base = BaseOf(inputs[i].storage);
+      }
+      inputs[i].tensor = std::move(tensor);
     }
-    inputs[i].tensor = std::move(tensor);
     if (!HasData(inputs[i].base) && !Transfer(inputs[i].base)) {
       pending.push_back(inputs[i].base);
     }
@@ -245,8 +311,9 @@ std::vector<Program::Input> Program::Gather(
   return inputs;
 }
 
-bool Program::HasKnownData(size_t parameter, const Input& input) const {
-  const auto& handle = input.base->torch::lazy::LazyTensor::data()->handle;
+bool Program::HasKnownData(size_t parameter,
+                           const torch_xla::XLATensorPtr& base) const {
+  const torch::lazy::BackendDataPtr& handle = HandleOf(base);
   return handle != nullptr && IsSame(data_[parameter], handle);
 }
 
@@ -254,7 +321,7 @@ void Program::CheckHaveValues(const std::vector<Input>& inputs) {
   const uint64_t num_losses = NumLosses();
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].base == nullptr) continue;
-    const bool is_known = HasKnownData(i, inputs[i]);
+    const bool is_known = HasKnownData(i, inputs[i].base);
     if (is_known && num_losses == num_losses_) continue;
     if (!HasValue(inputs[i].base)) {
       throw std::runtime_error(
@@ -270,22 +337,24 @@ void Program::CheckHaveValues(const std::vector<Input>& inputs) {
 }
 
 bool Program::IsReady(const std::vector<Input>& inputs, const Turn& turn) {
-  constexpr int kMaxUnknown = 64;
+  constexpr int kMaxShared = 64;
   const uint64_t num_losses = NumLosses();
-  int num_unknown = 0;
+  int num_shared = 0;
+  std::vector<torch::lazy::BackendDataPtr> unknown;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].base == nullptr ||
-        (num_losses == num_losses_ && HasKnownData(i, inputs[i]))) {
+        (num_losses == num_losses_ && HasKnownData(i, inputs[i].base))) {
       continue;
     }
-    if (++num_unknown > kMaxUnknown) return false;
-    const torch::lazy::BackendDataPtr data = DataOf(inputs[i].base);
-    if (!turn.IsPending(data) && !data->HasValue()) return false;
+    unknown.push_back(DataOf(inputs[i].base));
+  }
+  for (const auto& data : turn.NotPending(std::move(unknown))) {
+    if (!data->HasValue()) return false;
   }
   for (size_t i : description_.written) {
     if (!IsShared(inputs[i].base)) continue;
     const auto& data = inputs[i].base->torch::lazy::LazyTensor::data()->handle;
-    if (++num_unknown > kMaxUnknown || !turn.HasAllOthers(data)) return false;
+    if (++num_shared > kMaxShared || !turn.HasAllOthers(data)) return false;
   }
   num_losses_ = num_losses;
   return true;
@@ -327,7 +396,7 @@ torch::lazy::BackendDataPtr Program::MakeResult(size_t number) const {
 
 torch::lazy::BackendDataPtr Program::TakeWritten(
     size_t number, std::vector<Donated>* free) const {
-  if (free->empty() || !(*free)[number].is_reusable ||
+  if (free == nullptr || !(*free)[number].is_reusable ||
       (*free)[number].data.use_count() > 1) {
     return MakeResult(number);
   }
@@ -355,39 +424,41 @@ std::vector<torch::lazy::BackendDataPtr> Program::Start(
   launch->no_value = no_value_;
   launch->arguments.reserve(inputs.size());
   for (const Input& input : inputs) {
-    launch->arguments.push_back(input.base == nullptr ? input.seed
-                                                      : DataOf(input.base));
+    const torch::lazy::BackendDataPtr& data =
+        input.base == nullptr ? input.seed : HandleOf(input.base);
+    launch->arguments.push_back(
+        data != nullptr
+            ? std::static_pointer_cast<Launch::Data>(data)
+            : std::static_pointer_cast<Launch::Data>(DataOf(input.base)));
   }
   launch->written = description_.written;
   launch->results.reserve(result_shapes_.size());
   // The values of two runs before are destroyed. Data whose values a run before
   // has destroyed is used again, if that run has ended.
   constexpr size_t kMaxKept = 8;
-  std::vector<Donated> free;
+  std::shared_ptr<std::vector<Donated>> free;
   if (donated_.size() > 2 && num_written > 0 &&
-      (donated_.front()[0].data.use_count() == 1 ||
-       donated_.size() > kMaxKept)) {
+      (donated_.front().use_count() == 1 || donated_.size() > kMaxKept)) {
     free = std::move(donated_.front());
     donated_.pop_front();
+    if (free.use_count() > 1) free = nullptr;  // a launch still needs it
+    std::atomic_thread_fence(std::memory_order_acquire);  // after its use
   }
-  std::vector<Donated> donated(num_written);
+  auto owner = std::make_shared<std::vector<Donated>>(num_written);
+  std::vector<Donated>& donated = *owner;
   for (size_t k = 0; k < num_written; ++k) {
     const size_t i = description_.written[k];
     donated[k].data = launch->arguments[i];
     donated[k].is_reusable = IsSame(data_[i], donated[k].data);
-    torch::lazy::BackendDataPtr result = TakeWritten(k, &free);
+    torch::lazy::BackendDataPtr result = TakeWritten(k, free.get());
     launch->results.push_back(result);
     data_[i] = result;
     // It has nothing else, after IsShared. SetXlaData would have each tensor's
     // sizes computed again.
     inputs[i].base->torch::lazy::LazyTensor::data()->handle = std::move(result);
   }
-  if (donated_.size() > 1) {
-    const std::vector<Donated>& unused = donated_[donated_.size() - 2];
-    launch->unused.reserve(num_written);
-    for (const Donated& old : unused) launch->unused.push_back(old.data);
-  }
-  if (num_written > 0) donated_.push_back(std::move(donated));
+  if (donated_.size() > 1) launch->unused = donated_[donated_.size() - 2];
+  if (num_written > 0) donated_.push_back(std::move(owner));
   std::vector<torch::lazy::BackendDataPtr> outputs;
   outputs.reserve(description_.outputs.size());
   for (size_t k = 0; k < description_.outputs.size(); ++k) {
@@ -395,7 +466,12 @@ std::vector<torch::lazy::BackendDataPtr> Program::Start(
     launch->results.push_back(outputs.back());
   }
   start(std::move(turn), std::move(launch));
-  for (size_t i : description_.written) UpdateViews(inputs[i].storage);
+  for (size_t i : description_.written) {
+    const Input& input = inputs[i];
+    if (!input.is_base || HasSeveralTensors(input.storage)) {
+      UpdateViews(input.storage);
+    }
+  }
   return outputs;
 }
 
@@ -412,9 +488,9 @@ std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
                                                       : input.storage->base());
     }
   }
-  std::vector<Donated> donated;
+  auto donated = std::make_shared<std::vector<Donated>>();
   for (size_t i : description_.written) {
-    donated.push_back({DataOf(inputs[i].base), /*is_reusable=*/false});
+    donated->push_back({DataOf(inputs[i].base), /*is_reusable=*/false});
   }
   donated_.clear();
   donated_.push_back(std::move(donated));
@@ -443,17 +519,17 @@ std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
 std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments,
                                      StartFunction start) {
   CheckCount(arguments);
-  std::vector<at::Tensor> state;
+  std::vector<Found> state;
   state.reserve(state_.size());
   for (const StateTensor& expected : state_) {
-    state.emplace_back(expected.tensor.lock());
+    state.emplace_back().tensor = at::Tensor(expected.tensor.lock());
   }
   return Run(Gather(arguments, state), start);
 }
 
 std::optional<std::vector<at::Tensor>> Program::RunIfMatches(
     const std::vector<at::Tensor>& arguments, bool here) {
-  std::vector<at::Tensor> state;
+  std::vector<Found> state;
   if (!FindState(arguments, &state)) return std::nullopt;
   const WithoutGil without_gil;
   const std::vector<Input> inputs = Gather(arguments, state);

@@ -125,21 +125,31 @@ class Program {
     bool is_view, has_new_metadata;  // t_() and the like
     size_t group;  // the first of the state with the same storage
     const Storage* last_storage = nullptr;
+    // What else was found with it. May not exist any more.
+    const void *last_base = nullptr, *last_tensor = nullptr,
+               *last_data = nullptr;
+    // The first parameter that is the value of its storage.
+    std::optional<size_t> parameter;
     std::shared_ptr<torch_xla::XLATensor::ShardingSpec> sharding;
   };
 
   // The data of a parameter.
   struct Input {
     Storage* storage = nullptr;  // if the program may write to it
-    at::Tensor tensor;           // keeps `storage` alive; not of the seed
+    // Keeps `storage` alive. Not of the seed, nor of a tensor of the state.
+    at::Tensor tensor;
     torch_xla::XLATensorPtr base;
     torch::lazy::BackendDataPtr seed;  // of a parameter that is the seed
+    // Whether the tensor has the storage's own base, and not a view of it.
+    bool is_base = false;
   };
 
-  // What a written parameter had before a run.
-  struct Donated {
-    torch::lazy::BackendDataPtr data;
-    bool is_reusable;  // made by MakeResult
+  // A tensor of the state in a call, and what FindState found in it.
+  struct Found {
+    at::Tensor tensor;
+    Storage* storage = nullptr;
+    torch_xla::XLATensorPtr base;
+    bool is_base = false;
   };
 
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& arguments,
@@ -149,17 +159,25 @@ class Program {
   // In what follows, `state` are the tensors of state_. FindState sets it, if
   // it returns what Matches does: true.
   bool FindState(const std::vector<at::Tensor>& arguments,
-                 std::vector<at::Tensor>* state);
+                 std::vector<Found>* state);
+  // Fetches what FindState will read of the tensor if it is as in the last
+  // call. Each of its objects is known only from the one before, and what the
+  // devices have done since then is in the processor's caches instead.
+  static void Prefetch(const StateTensor& expected);
+  // Whether the tensor has what it had after the last run, so that its shape is
+  // what it was.
+  bool HasKnownBase(const StateTensor& expected, const Found& found) const;
   at::Tensor Find(const Source& source,
                   const std::vector<at::Tensor>& arguments,
-                  const std::vector<at::Tensor>& state) const;
+                  const std::vector<Found>& state) const;
   bool StorageGroupsMatch();
   // Whether there is nothing to compute.
   bool IsEmpty() const {
     return description_.written.empty() && description_.outputs.empty();
   }
+  // The result is valid as long as both exist.
   std::vector<Input> Gather(const std::vector<at::Tensor>& arguments,
-                            const std::vector<at::Tensor>& state) const;
+                            const std::vector<Found>& state) const;
   // Whether each parameter of the state has the data that it had after the last
   // run, or the sharding that CacheShardings has seen.
   bool HasCachedShardings(const std::vector<Input>& inputs) const;
@@ -171,7 +189,8 @@ class Program {
   bool IsReady(const std::vector<Input>& inputs, const Turn& turn);
   void CheckHaveValues(const std::vector<Input>& inputs);
   // Whether the parameter has the data that it had after the last run.
-  bool HasKnownData(size_t parameter, const Input& input) const;
+  bool HasKnownData(size_t parameter,
+                    const torch_xla::XLATensorPtr& base) const;
   // Returns data without a value for the result with this number.
   torch::lazy::BackendDataPtr MakeResult(size_t number) const;
   // The same for the written parameter, used before if possible.
@@ -201,7 +220,7 @@ class Program {
   uint64_t num_losses_ = 0;
   // Their data before each of the last runs, the oldest first: a buffer's
   // destructor may wait for the program that it was donated to.
-  std::deque<std::vector<Donated>> donated_;
+  std::deque<std::shared_ptr<std::vector<Donated>>> donated_;
   torch::lazy::BackendDataPtr no_value_;
   // Held by the thread that prepares and starts a run. A pointer, because
   // programs are moved.

@@ -22,8 +22,11 @@ Storage* StorageOf(const at::Tensor& tensor) {
   TORCH_CHECK(IsFunctionalXlaTensor(tensor), "a tensor on ",
               tensor.defined() ? tensor.device().str() : "no device",
               " is not one of torch_xla's under functionalization");
-  return static_cast<Storage*>(
-      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+  return UncheckedStorageOf(tensor);
+}
+
+bool HasSeveralTensors(Storage* storage) {
+  return c10::raw::intrusive_ptr::use_count(storage) > 1;
 }
 
 torch_xla::XLATensorPtr BaseOf(Storage* storage) {

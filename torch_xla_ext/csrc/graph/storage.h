@@ -26,6 +26,13 @@ bool IsFunctionalXlaTensor(const at::Tensor& tensor);
 
 // The storage of such a tensor.
 Storage* StorageOf(const at::Tensor& tensor);
+// The same, for a tensor that is certainly one.
+inline Storage* UncheckedStorageOf(const at::Tensor& tensor) {
+  return static_cast<Storage*>(
+      tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+}
+// Whether more than one tensor has this storage.
+bool HasSeveralTensors(Storage* storage);
 
 // The XLA tensor with the values of a storage, after every pending update.
 torch_xla::XLATensorPtr BaseOf(Storage* storage);

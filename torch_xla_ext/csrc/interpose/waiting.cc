@@ -2,6 +2,7 @@
 // end: they release the GIL (runtime_fixes/without_gil.h), and throw if another
 // process is lost (runtime_fixes/lost_process.h). failed_execution.cc has more
 // of them. Data that XLA cannot gather is an error (runtime_fixes/devices.h).
+// A tensor that has its value is read while later programs are being started.
 //
 // This works because the upstream binary calls torch's two through its PLT, and
 // PjRtComputationClient's through a vtable, which refers to them by their
@@ -12,12 +13,21 @@
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "torch_xla_ext/csrc/graph/launch.h"
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/runtime_fixes/devices.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 #include "torch_xla_ext/csrc/runtime_fixes/without_gil.h"
+
+namespace {
+
+// What this thread copies to the host.
+thread_local torch::lazy::BackendDataPtr read_data;
+
+}  // namespace
 
 namespace torch::lazy {
 
@@ -41,6 +51,12 @@ void LazyGraphExecutor::DeviceBarrier(const BackendDevice& device) {
             "_ZN5torch4lazy17LazyGraphExecutor13DeviceBarrierERKNS0_"
             "13BackendDeviceE"));
   const torch_xla_ext::WithoutGil without_gil;
+  const auto is_readable = [device, data = read_data] {
+    return torch_xla_ext::graph::Turn::WaitUntilReadable(device, data);
+  };
+  if (read_data != nullptr && torch_xla_ext::WaitUnlessLost(is_readable)) {
+    return;
+  }
   torch_xla_ext::WaitUnlessLost([this, device] { upstream(this, device); });
 }
 
@@ -79,6 +95,20 @@ extern "C" void TensorCollectionBarrier(XLAGraphExecutor* executor,
   }
   const torch_xla_ext::WithoutGil without_gil;
   upstream(executor, collection);
+}
+
+at::Tensor XLATensor::ToTensor(bool detached) {
+  using Upstream = at::Tensor (*)(XLATensor*, bool);
+  static const auto upstream = reinterpret_cast<Upstream>(
+      dlsym(RTLD_NEXT, "_ZN9torch_xla9XLATensor8ToTensorEb"));
+  struct Reading {
+    explicit Reading(torch::lazy::BackendDataPtr data) {
+      read_data = std::move(data);
+    }
+    ~Reading() { read_data = nullptr; }
+  };
+  const Reading reading(data()->handle);
+  return upstream(this, detached);
 }
 
 }  // namespace torch_xla

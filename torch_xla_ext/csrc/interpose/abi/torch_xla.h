@@ -153,6 +153,7 @@ class XLATensor : public torch::lazy::LazyTensor {
       bool delay_eager_execution);
   void SetXlaData(torch::lazy::BackendDataPtr handle);
   torch::lazy::BackendDataPtr GetXlaData();
+  at::Tensor ToTensor(bool detached);
   runtime::util::MaybeRef<xla::Shape> shape() const;
   torch::lazy::Value GetIrValue() const;
   void SetIrValue(torch::lazy::Value ir_value, bool inplace,
@@ -281,7 +282,10 @@ namespace runtime {
 class ComputationClient {
  public:
   ComputationClient() = delete;  // always the upstream binary's
-  struct ExecuteComputationOptions;
+  struct ExecuteComputationOptions {
+    bool explode_tuple = true;
+    bool eager_mode = false;
+  };
   struct ExecuteReplicatedOptions {
     bool explode_tuple = true;
     bool eager_mode = false;
@@ -311,6 +315,9 @@ class ComputationClient {
   DataPtr CreateDataPlaceholder(
       std::string device, xla::Shape shape,
       std::optional<xla::OpSharding> sharding = std::nullopt);
+  std::vector<DataPtr> ExecuteComputation(
+      const Computation& computation, absl::Span<const DataPtr> arguments,
+      const std::string& device, const ExecuteComputationOptions& options);
   std::vector<DataPtr> ExecuteReplicated(
       const Computation& computation, absl::Span<const DataPtr> arguments,
       absl::Span<const std::string> devices,
@@ -382,6 +389,14 @@ inline ComputationClient::DataPtr ComputationClient::CreateDataPlaceholder(
     std::optional<xla::OpSharding> sharding) {
   return reinterpret_cast<PjRtComputationClient*>(this)->CreateDataPlaceholder(
       std::move(device), std::move(shape), std::move(sharding));
+}
+
+inline std::vector<ComputationClient::DataPtr>
+ComputationClient::ExecuteComputation(
+    const Computation& computation, absl::Span<const DataPtr> arguments,
+    const std::string& device, const ExecuteComputationOptions& options) {
+  return reinterpret_cast<PjRtComputationClient*>(this)->ExecuteComputation(
+      computation, arguments, device, options);
 }
 
 inline std::vector<ComputationClient::DataPtr>

@@ -1,8 +1,7 @@
-"""Grouped matrix products, and products with int8 weights, from PyTorch operations.
+"""Grouped matrix products, by the wheel's kernels, and products with int8 weights.
 
 They compute what upstream's TPU kernels compute (torch_xla.experimental.custom_kernel), on every
-device and with gradients. Each group is multiplied with all rows, because XLA has no varying sizes:
-the time is that of one whole product per group.
+device and with gradients.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
+from torch_xla_ext import ops
+
 
 def _check(name: str, condition: bool, expected: str, *tensors: torch.Tensor) -> None:
     if not condition:
@@ -18,10 +19,19 @@ def _check(name: str, condition: bool, expected: str, *tensors: torch.Tensor) ->
         raise ValueError(f"{name}: expected {expected}, but got {shapes}")
 
 
-def _group_of_rows(group_sizes: torch.Tensor, rows: int) -> torch.Tensor:
-    """Return each row's group, int64 [rows]; rows behind the last get the number of groups."""
-    ends = group_sizes.long().cumsum(0)
-    return (torch.arange(rows, device=ends.device)[:, None] >= ends).sum(1)
+def _ranges(
+    group_sizes: torch.Tensor, group_offset: torch.Tensor | None, count: int
+) -> torch.Tensor:
+    """Return the rows of `count` groups, int32 [count, 2]; a group that is not there has none."""
+    ranges = ops.group_ranges(group_sizes)
+    num_groups = ranges.shape[0]
+    if group_offset is None and count == num_groups:
+        return ranges
+    groups = torch.arange(count, device=ranges.device)
+    if group_offset is not None:
+        groups = groups + group_offset.reshape(())
+    exists = (groups >= 0) & (groups < num_groups)
+    return torch.where(exists[:, None], ranges[groups.clamp(0, num_groups - 1)], 0)
 
 
 def gmm(
@@ -59,14 +69,8 @@ def gmm(
         f"lhs [m, k], rhs [num_groups, {last}] and group_sizes [num_groups]",
         *(lhs, rhs, group_sizes),
     )
-    group = _group_of_rows(group_sizes, lhs.shape[0])
-    if group_offset is not None:
-        group = group - group_offset.reshape(())
-    matrices = rhs.transpose(1, 2) if transpose_rhs else rhs
-    result = lhs.new_zeros(lhs.shape[0], matrices.shape[2])
-    for i in range(matrices.shape[0]):
-        result = torch.where((group == i)[:, None], lhs @ matrices[i].to(lhs.dtype), result)
-    return result
+    product = ops.grouped_linear if transpose_rhs else ops.grouped_matmul
+    return product(lhs, rhs.to(lhs.dtype), _ranges(group_sizes, group_offset, rhs.shape[0]))
 
 
 def tgmm(
@@ -95,16 +99,9 @@ def tgmm(
     """
     fits = lhs.dim() == rhs.dim() == 2 and group_sizes.dim() == 1 and lhs.shape[1] == rhs.shape[0]
     _check("tgmm", fits, "lhs [k, m], rhs [m, n] and group_sizes [g]", lhs, rhs, group_sizes)
-    group = _group_of_rows(group_sizes, rhs.shape[0])
-    if group_offset is not None:
-        group = group - group_offset.reshape(())
-    products = []
-    for i in range(group_sizes.shape[0] if num_actual_groups is None else num_actual_groups):
-        is_in = group == i
-        # Both, for an infinity that is multiplied by zero is no zero.
-        columns = lhs.masked_fill(~is_in, 0)
-        products.append(columns @ rhs.to(lhs.dtype).masked_fill(~is_in[:, None], 0))
-    return torch.stack(products)
+    count = group_sizes.shape[0] if num_actual_groups is None else num_actual_groups
+    ranges = _ranges(group_sizes, group_offset, count)
+    return ops.grouped_outer(lhs.t(), rhs.to(lhs.dtype), ranges)
 
 
 def quantized_matmul_int8(

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from torch_xla_ext import xla_options
 from torch_xla_ext.graph import parallel_compilation
-from torch_xla_ext.graph.capture_key import Key, modes, weakly
+from torch_xla_ext.graph.capture_key import Key, flatten, modes, weakly
 from torch_xla_ext.graph.copied_step import CopiedStep
 from torch_xla_ext.graph.errors import CaptureError, ReadError
 from torch_xla_ext.graph.guards import ON_THE_HOST
@@ -123,7 +123,7 @@ class CapturedStep(CopiedStep):
         if getattr(_tracing, "active", False):
             raise CaptureError(f"{self._name}.prepare() is called by a captured function")
         with _lock:
-            leaves, spec = pytree.tree_flatten((args, kwargs))
+            leaves, spec = flatten(args, kwargs)
             key, arguments, views = self._key(leaves, spec)
             reasons = []
             self._drop_outdated(reasons)
@@ -159,7 +159,7 @@ class CapturedStep(CopiedStep):
             _lock.release()
 
     def _run(self, args: tuple, kwargs: dict[str, Any], may_differ: bool) -> Any:
-        leaves, spec = pytree.tree_flatten((args, kwargs))
+        leaves, spec = flatten(args, kwargs)
         key, arguments, views = self._key(leaves, spec)
         reasons = []
         self._drop_outdated(reasons)

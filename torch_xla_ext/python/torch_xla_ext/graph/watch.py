@@ -205,11 +205,11 @@ class WatchedTensors(TorchFunctionMode):
 @contextlib.contextmanager
 def leaves_of_backward(see: Callable[[torch.Tensor], None]) -> Iterator[None]:
     """Call `see` with the tensors whose .grad a backward() is about to write."""
-    stock, tracing = torch.autograd._engine_run_backward, threading.get_ident()
+    original, tracing = torch.autograd._engine_run_backward, threading.get_ident()
 
     def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != tracing:
-            return stock(outputs, *args, **kwargs)
+            return original(outputs, *args, **kwargs)
         nodes, seen = [tensor.grad_fn for tensor in pytree.tree_leaves(outputs)], set()
         while nodes:
             node = nodes.pop()
@@ -219,7 +219,7 @@ def leaves_of_backward(see: Callable[[torch.Tensor], None]) -> Iterator[None]:
             if hasattr(node, "variable"):
                 see(node.variable)
             nodes.extend(following for following, _ in node.next_functions)
-        return stock(outputs, *args, **kwargs)
+        return original(outputs, *args, **kwargs)
 
     with temporarily_replaced(torch.autograd, "_engine_run_backward", run):
         yield
@@ -229,15 +229,15 @@ def leaves_of_backward(see: Callable[[torch.Tensor], None]) -> Iterator[None]:
 def functions_of_backward(*contexts: Callable[[], Any]) -> Iterator[None]:
     """Run each autograd.Function's backward(), in another thread, with `contexts`."""
     kind, tracing = torch.autograd.function.BackwardCFunction, threading.get_ident()
-    stock = kind.apply
+    original = kind.apply
 
     def apply(node: Any, *gradients: Any) -> Any:
         if threading.get_ident() == tracing:
-            return stock(node, *gradients)
+            return original(node, *gradients)
         with contextlib.ExitStack() as stack:
             for context in contexts:
                 stack.enter_context(context())
-            return stock(node, *gradients)
+            return original(node, *gradients)
 
     with temporarily_replaced(kind, "apply", apply):
         yield
@@ -278,11 +278,13 @@ def answers_as_compiling() -> Iterator[None]:
     Libraries ask it before they look at a tensor's value, as in `if not is_compiling() and
     mask.all()`. PyTorch's optimizers ask it, too, and compute with other roundings.
     """
-    stock, tracing = torch.compiler.is_compiling, threading.get_ident()
+    original, tracing = torch.compiler.is_compiling, threading.get_ident()
 
     def is_compiling() -> bool:
         asks = sys._getframe(1).f_globals.get("__name__", "")
-        return stock() or (threading.get_ident() == tracing and asks.partition(".")[0] != "torch")
+        return original() or (
+            threading.get_ident() == tracing and asks.partition(".")[0] != "torch"
+        )
 
     with temporarily_replaced(torch.compiler, "is_compiling", is_compiling):
         yield
@@ -293,10 +295,10 @@ def syncs_refused() -> Iterator[None]:
     """Refuse syncs in this thread and autograd's; a read computes its value only."""
     tracing = threading.get_ident()
 
-    def refusing(stock: Callable[..., Any]) -> Callable[..., Any]:
+    def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != tracing and torch._C._current_autograd_node() is None:
-                return stock(*args, **kwargs)
+                return original(*args, **kwargs)
             raise CaptureError(
                 "the function calls torch_xla.sync(), or something that does; a captured step is "
                 "one program and runs as a whole: remove the call"

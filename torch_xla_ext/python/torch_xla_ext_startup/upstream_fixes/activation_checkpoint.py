@@ -45,14 +45,14 @@ def checkpoint(_: Callable[..., object] | None) -> Callable[..., object]:
     The function itself stays the same: other modules may have imported it, and torch.compile looks
     for this very one.
     """
-    stock = torch.utils.checkpoint.checkpoint.__wrapped__
+    upstream = torch.utils.checkpoint.checkpoint.__wrapped__
 
     @torch._disable_dynamo
     def checkpoint(function: Callable[..., object], *args: object, **kwargs: object) -> object:
         if not _XLAC._xla_runtime_is_initialized():
-            return stock(function, *args, **kwargs)
+            return upstream(function, *args, **kwargs)
         region = _Region(function, kwargs.get("preserve_rng_state", True))
-        results = stock(region, *args, **kwargs)
+        results = upstream(region, *args, **kwargs)
         for result in pytree.tree_leaves(results):
             if isinstance(result, torch.Tensor) and result.requires_grad:
                 result.register_hook(region.keep_gradient)

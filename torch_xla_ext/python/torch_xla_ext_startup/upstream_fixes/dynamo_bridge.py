@@ -42,8 +42,11 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
     from torch_xla_ext.graph.shared_memory import SharedMemory
     from torch_xla_ext.graph.split_graph import nodes_on_host, on_cpu, other_device, split
 
-    stock, stock_parts = module.extract_internal, module.partition_fx_graph_for_cpu_fallback
-    stock_helper, moved = module.extract_compiled_graph_helper, module._maybe_move_tensors_to_device
+    upstream, upstream_parts = module.extract_internal, module.partition_fx_graph_for_cpu_fallback
+    upstream_helper, moved = (
+        module.extract_compiled_graph_helper,
+        module._maybe_move_tensors_to_device,
+    )
 
     memory: SharedMemory | None = None  # of the arguments of the graph that is being compiled
 
@@ -65,7 +68,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
         try:
             if memory is not None:
                 memory.move(graph)
-                return stock_helper(graph, tuple(memory.views(arguments)))
+                return upstream_helper(graph, tuple(memory.views(arguments)))
             if _devices(arguments) == {"cpu"}:
                 warnings.warn(
                     "a function of CPU tensors is not compiled: XLA is on another device; move "
@@ -73,7 +76,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
                     stacklevel=2,
                 )
                 return on_cpu(graph)
-            return stock_helper(graph, on_device(arguments))
+            return upstream_helper(graph, on_device(arguments))
         finally:
             memory = None
 
@@ -113,7 +116,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
                 graph.xla_args = arguments
                 if module._args_on_cuda(arguments):
                     graph.xla_args = moved(arguments, torch_xla.device())
-                runs[is_ours] = stock(graph)
+                runs[is_ours] = upstream(graph)
             return runs[is_ours](*arguments)
 
         return run
@@ -122,7 +125,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
         graph: torch.fx.GraphModule, arguments: Sequence[object], *others: object
     ) -> Callable[..., object]:
         if not is_supported(arguments):
-            return stock_parts(graph, arguments, *others)
+            return upstream_parts(graph, arguments, *others)
         on_host = _nodes_without_kernel(graph, arguments, module.UnsupportedNodesCollector)
         if not on_host:
             return extract_internal(graph)
@@ -176,7 +179,7 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
     from torch.multiprocessing.reductions import StorageWeakRef
 
     merge = runtime_wrappers.merge_view_inputs
-    stock = aot_autograd(
+    upstream = aot_autograd(
         **original.kwargs,
         # Of what the gradient needs, it computes again what is cheap; the default saves all.
         partition_fn=partitioners.min_cut_rematerialization_partition,
@@ -207,14 +210,14 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
     ) -> Callable[..., object]:
 
         # torch wraps it once more in each compilation: RecursionError after a few hundred.
-        stock.kwargs.pop("bw_compiler", None)
+        upstream.kwargs.pop("bw_compiler", None)
         with (
-            decompositions.traced_for_xla(stock.kwargs, inputs),
+            decompositions.traced_for_xla(upstream.kwargs, inputs),
             temporarily_replaced(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
             temporarily_replaced(partitioners, "has_recomputable_rng_ops", _save_random_numbers),
         ):
             try:
-                return stock(graph, inputs, **options)
+                return upstream(graph, inputs, **options)
             except _SharedMemoryError:
                 _log.warning(
                     "a function is not compiled, but run lazily: it writes to one of its arguments "

@@ -40,9 +40,9 @@ def gru(original: Callable[..., object]) -> Callable[..., object]:
 
 def clip_grad_norm(_: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Replace torch.nn.utils.clip_grad_norm_."""
-    stock = torch.nn.utils.clip_grad.clip_grad_norm_
+    upstream = torch.nn.utils.clip_grad.clip_grad_norm_
 
-    @functools.wraps(stock)
+    @functools.wraps(upstream)
     def clip_grad_norm_(
         parameters: torch.Tensor | Iterable[torch.Tensor],
         max_norm: float,
@@ -53,7 +53,7 @@ def clip_grad_norm(_: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if any(parameter.device.type == "xla" for parameter in parameters):
             foreach = False  # XLA makes such kernels of the program
-        total = stock(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+        total = upstream(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
         if parameters and all(parameter.grad is None for parameter in parameters):
             total = total.to(parameters[0].device)  # PyTorch's 0 is on the CPU
         return total

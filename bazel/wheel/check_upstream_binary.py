@@ -1,6 +1,6 @@
-"""Checks that the stock binary is the one that csrc/interpose/abi was written for.
+"""Checks that the upstream binary is the one that csrc/interpose/abi was written for.
 
-    check_stock_binary.py BINARY NAME DIGESTS STAMP
+    check_upstream_binary.py BINARY NAME DIGESTS STAMP
 
 DIGESTS has lines as sha256sum writes them; the one for NAME must be BINARY's. STAMP is made then.
 """
@@ -23,7 +23,7 @@ def check(binary: Path, name: str, digests: Path) -> None:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if pinned.get(name) != found:
         raise ValueError(
-            f"the stock {name} has SHA-256 {found}, but csrc/interpose/abi was written for "
+            f"the upstream {name} has SHA-256 {found}, but csrc/interpose/abi was written for "
             f"{pinned.get(name, 'none of that name')} ({digests}): check every layout there "
             "against the new binary, then pin its digest there"
         )

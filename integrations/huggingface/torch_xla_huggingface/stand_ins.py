@@ -1,0 +1,82 @@
+"""What a block of experts gets in place of indices that the device alone knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, NoReturn
+
+
+class Unknown(Exception):  # noqa: N818
+    """Something is done with the rows of an expert that is not done here."""
+
+
+class Index:
+    """A stand-in for an index, which PyTorch asks for the results of operations.
+
+    Attributes:
+        known: the functions that compute them, by PyTorch's function.
+    """
+
+    known: ClassVar[dict[Callable, Callable]] = {}
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable,
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        known = cls.known.get(function)
+        if known is None:
+            raise Unknown(getattr(function, "__name__", str(function)))
+        return known(*args, **(kwargs or {}))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(name) if name.startswith("__") else Unknown(name)
+
+
+class Expert(Index):
+    """The number of an expert: what is to be a tensor of one element."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __index__(self) -> int:
+        return self._number
+
+    def __getitem__(self, index: int) -> int:
+        return (self._number,)[index]
+
+
+class Experts:
+    """All experts, in place of those that have tokens."""
+
+    def __init__(self, count: int, expert: type[Expert] = Expert) -> None:
+        self._count = count
+        self._expert = expert
+
+    def __iter__(self) -> Iterator[Expert]:
+        return map(self._expert, range(self._count))
+
+    def __getitem__(self, index: slice) -> Experts:
+        if index != slice(None):
+            raise Unknown("a part of the experts")
+        return self
+
+
+class Count:
+    """The number of chosen elements, which only the device knows: it compares as positive."""
+
+    def __eq__(self, other: object) -> bool:
+        return not self > other
+
+    def __gt__(self, other: object) -> bool:
+        if type(other) is not int or other != 0:
+            raise Unknown("their number")
+        return True
+
+    def __index__(self) -> int:
+        raise Unknown("their number")
+
+    __hash__ = None

@@ -1,0 +1,127 @@
+"""What layers of a model on several devices return in place of tensors."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+from torch.utils._pytree import tree_map_only
+from vllm.model_executor.layers.layernorm import RMSNorm
+
+if TYPE_CHECKING:
+    from vllm_xla_gpu.tensor_parallel import Devices
+
+
+class Deferred:
+    """Stands for a tensor, which is computed for whoever does not know what it stands for."""
+
+    @functools.cached_property
+    def whole(self) -> torch.Tensor:
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.whole, name)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        args, kwargs = tree_map_only(Deferred, lambda x: x.whole, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+
+def _operator_of_whole(name: str) -> Callable[..., Any]:
+    def method(self: Deferred, *args: object) -> object:
+        return getattr(self.whole, name)(*args)
+
+    return method
+
+
+# Python looks these up in the class, not by __getattr__.
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "neg", "getitem", "len"):
+    setattr(Deferred, f"__{_name}__", _operator_of_whole(f"__{_name}__"))
+
+
+class Columns(Deferred):
+    """Tensors side by side in the last dimension, for a model that splits them.
+
+    XLA would move the columns of a real concatenation between the devices.
+    """
+
+    def __init__(self, parts: Sequence[torch.Tensor]) -> None:
+        self._parts = tuple(parts)
+        self._widths = [part.shape[-1] for part in parts]
+
+    @functools.cached_property
+    def whole(self) -> torch.Tensor:
+        return torch.cat(self._parts, dim=-1)
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((*self._parts[0].shape[:-1], sum(self._widths)))
+
+    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[torch.Tensor, ...]:
+        if dim in (-1, len(self.shape) - 1) and sizes == self._widths:
+            return self._parts
+        return self.whole.split(sizes, dim)
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[torch.Tensor, ...]:
+        return self.split([self.shape[dim] // chunks] * chunks, dim)
+
+    def __getitem__(self, index: object) -> torch.Tensor:
+        ends = list(itertools.accumulate(self._widths))
+        for part, begin, end in zip(self._parts, [None, *ends], [*ends[:-1], None], strict=False):
+            if index == (..., slice(begin, end)):
+                return part
+        return self.whole[index]
+
+    def plus(self, parts: Sequence[torch.Tensor]) -> Columns:
+        """Return columns with one of `parts` added to each of its own."""
+        return Columns([own + part for own, part in zip(self._parts, parts, strict=True)])
+
+
+class PendingSum(Deferred):
+    """The product of x and a row-parallel layer's weight, before its sum over the devices.
+
+    A norm after it is computed in the same kernel (`ops.all_reduce_rms_norm`).
+    """
+
+    def __init__(self, devices: Devices, x: torch.Tensor, weight: torch.Tensor) -> None:
+        self._devices, self._operands = devices, (x, weight)
+        self.shape = torch.Size((*x.shape[:-1], weight.shape[0]))
+
+    @functools.cached_property
+    def whole(self) -> torch.Tensor:
+        return self._devices.summed(functional.linear, self._operands, ())
+
+    def normed(
+        self, residual: torch.Tensor, norm: RMSNorm
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return what the norm returns for the sum and the residual; None if no kernel does it."""
+        return self._devices.normed_sum(*self._operands, residual, norm)
+
+
+class Unsummed:
+    """The product of x and a row-parallel layer's weight, before its sum over the devices.
+
+    What an adapter adds is computed on each device for its own columns, too: there is one sum.
+    """
+
+    def __init__(self, devices: Devices, x: torch.Tensor, weight: torch.Tensor) -> None:
+        self._devices, self._operands = devices, (x, weight)
+
+    def plus(
+        self, product: Callable[..., torch.Tensor], a: torch.Tensor, *others: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the sum over the devices of product(x, a, *others), by columns of x and a."""
+
+        def of_device(
+            x: torch.Tensor, weight: torch.Tensor, a: torch.Tensor, *others: torch.Tensor
+        ) -> torch.Tensor:
+            return functional.linear(x, weight) + product(x, a, *others)
+
+        return self._devices.summed(of_device, (*self._operands, a), others)

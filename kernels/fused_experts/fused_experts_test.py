@@ -1,0 +1,178 @@
+"""fused_experts against a loop over the tokens' experts, on the CPU or a GPU."""
+
+from __future__ import annotations
+
+import doctest
+from collections.abc import Callable
+
+import pytest
+import torch
+from testing.xla import custom_call_lines
+
+import torch_xla_ext
+from torch_xla_ext.ops import choose_experts, fused_experts, gather_rows, rows_of_groups
+
+HIDDEN, INNER, EXPERTS, TOP_K, TOKENS = 24, 40, 6, 2, 11
+TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5}
+for_each_dtype = pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+
+
+def mixture(dtype: torch.dtype, bias: bool = False) -> dict[str, torch.Tensor]:
+    weights, experts = choose_experts(torch.randn(TOKENS, EXPERTS), TOP_K)
+    tensors = {
+        "x": torch.randn(TOKENS, HIDDEN).to(dtype),
+        "weights": weights,
+        "experts": experts,
+        "gate_up": torch.randn(EXPERTS, 2 * INNER, HIDDEN).to(dtype) / 5,
+        "down": torch.randn(EXPERTS, HIDDEN, INNER).to(dtype) / 5,
+    }
+    if bias:
+        tensors["gate_up_bias"] = torch.randn(EXPERTS, 2 * INNER).to(dtype)
+        tensors["down_bias"] = torch.randn(EXPERTS, HIDDEN).to(dtype)
+    return tensors
+
+
+def reference(
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    experts: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    gate_up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """With SiLU, in float64."""
+    rows = []
+    for token, row in enumerate(x.double()):
+        total = torch.zeros(x.shape[1], dtype=torch.float64)
+        for weight, expert in zip(weights[token], experts[token].tolist(), strict=True):
+            both = gate_up[expert].double() @ row
+            if gate_up_bias is not None:
+                both = both + gate_up_bias[expert].double()
+            gate, up = both.chunk(2)
+            result = down[expert].double() @ (torch.nn.functional.silu(gate) * up)
+            if down_bias is not None:
+                result = result + down_bias[expert].double()
+            total = total + weight.double() * result
+        rows.append(total)
+    return torch.stack(rows)
+
+
+def assert_near(result: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
+    difference = (result.detach().cpu().double() - expected).abs().max()
+    assert difference <= TOLERANCES[dtype] * expected.abs().max()
+
+
+def to(device: torch.device, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+@for_each_dtype
+def test_result(device: torch.device, dtype: torch.dtype, bias: bool) -> None:
+    tensors = mixture(dtype, bias)
+    result = fused_experts(**to(device, tensors))
+    assert (result.dtype, result.shape) == (dtype, (TOKENS, HIDDEN))
+    assert_near(result, reference(**tensors), dtype)
+
+
+@pytest.mark.parametrize("gate_rows", [1, 8, 20])
+def test_rows_of_gate_and_up_in_turn(device: torch.device, gate_rows: int) -> None:
+    tensors = mixture(torch.float32, bias=True)
+    expected = reference(**tensors)
+    for name in ("gate_up", "gate_up_bias"):
+        halves = tensors[name].unflatten(1, (2, INNER // gate_rows, gate_rows))
+        tensors[name] = halves.transpose(1, 2).flatten(1, 3).contiguous()
+    result = fused_experts(**to(device, tensors), gate_rows=gate_rows)
+    assert_near(result, expected, torch.float32)
+
+
+def test_transposed(device: torch.device) -> None:
+    tensors = mixture(torch.float32, bias=True)
+    expected = reference(**tensors)
+    for name in ("gate_up", "down"):
+        tensors[name] = tensors[name].transpose(1, 2).contiguous()
+    assert_near(fused_experts(**to(device, tensors), transposed=True), expected, torch.float32)
+
+
+def test_activations(device: torch.device) -> None:
+    tensors = to(device, mixture(torch.float32))
+    silu = fused_experts(**tensors)
+    own = fused_experts(**tensors, activation=lambda gate, up: torch.nn.functional.silu(gate) * up)
+    assert torch.equal(own.cpu(), silu.cpu())
+    for name in ("gelu", "gelu_tanh", "swigluoai"):
+        assert not torch.allclose(fused_experts(**tensors, activation=name).cpu(), silu.cpu())
+    with pytest.raises(ValueError, match=r"expected an activation of silu, gelu, .* got 'relu2'"):
+        fused_experts(**tensors, activation="relu2")
+
+
+@for_each_dtype
+def test_gradients(device: torch.device, dtype: torch.dtype) -> None:
+    tensors = mixture(dtype, bias=True)
+    grad = torch.randn(TOKENS, HIDDEN)
+    mine, right = to(device, tensors), dict(tensors)
+    for values in (mine, right):
+        for name, tensor in values.items():
+            if tensor.is_floating_point():
+                values[name] = tensor.detach().clone().requires_grad_()
+    result = fused_experts(**mine)
+    assert_near(result, reference(**tensors), dtype)
+    (result * grad.to(result)).sum().backward()
+    (reference(**right) * grad).sum().backward()
+    for name, tensor in right.items():
+        if tensor.is_floating_point():
+            assert_near(mine[name].grad, tensor.grad.double(), dtype)
+
+
+def test_autocast(device: torch.device) -> None:
+    tensors = mixture(torch.float32, bias=True)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        result = fused_experts(**to(device, tensors))
+    assert result.dtype == torch.bfloat16
+    assert_near(result, reference(**tensors), torch.bfloat16)
+
+
+def test_captured(device: torch.device) -> None:
+    """One program, whatever the router chooses."""
+    tensors = mixture(torch.float32)
+    placed = to(device, tensors)
+    step = torch_xla_ext.capture(
+        lambda x, weights, experts: fused_experts(
+            x, weights, experts, placed["gate_up"], placed["down"]
+        )
+    )
+    for _ in range(3):
+        weights, experts = choose_experts(torch.randn(TOKENS, EXPERTS), TOP_K)
+        result = step(placed["x"], weights.to(device), experts.to(device))
+        expected = reference(**(tensors | {"weights": weights, "experts": experts}))
+        assert_near(result, expected, torch.float32)
+
+
+def test_calls(device: torch.device) -> None:
+    """Three: the rest are operations that XLA makes kernels of."""
+    if device.type != "xla":
+        pytest.skip("a program of XLA's")
+    lines = custom_call_lines(fused_experts(**to(device, mixture(torch.bfloat16))))
+    targets = sorted(line.split('custom_call_target="')[1].split('"')[0] for line in lines)
+    assert targets == ["XlaGpuGroupRows", "XlaGpuGroupedLinear", "XlaGpuGroupedLinearSum"]
+
+
+def test_compiled(device: torch.device) -> None:
+    tensors = mixture(torch.float32)
+    compiled = torch.compile(fused_experts, backend="openxla")
+    placed = to(device, tensors)
+    assert_near(compiled(**placed), reference(**tensors), torch.float32)
+    leaf = placed["gate_up"].requires_grad_()
+    compiled(**placed).sum().backward()
+    right = tensors | {"gate_up": tensors["gate_up"].clone().requires_grad_()}
+    reference(**right).sum().backward()
+    assert_near(leaf.grad, right["gate_up"].grad.double(), torch.float32)
+
+
+@pytest.mark.parametrize("function", [gather_rows, rows_of_groups])
+def test_the_documented_example(function: Callable) -> None:
+    (example,) = doctest.DocTestFinder(recurse=False).find(
+        function, globs={"torch": torch, function.__name__: function}
+    )
+    assert doctest.DocTestRunner().run(example).failed == 0
+    assert len(example.examples) > 1

@@ -1,0 +1,211 @@
+"""Mixtures of experts: each token is computed by the experts that a router chooses for it.
+
+Plain PyTorch around the kernels of group_rows and grouped_matmul.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.autograd.function import FunctionCtx
+from torch.nn import functional
+
+__all__ = ["fused_experts", "gather_rows", "rows_of_groups"]
+
+Activation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+# gpt-oss's: the sigmoid's factor, and the bound of its two operands.
+_SWIGLU_ALPHA, _SWIGLU_LIMIT = 1.702, 7.0
+
+
+def _swiglu_oai(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    gate, up = gate.clamp(max=_SWIGLU_LIMIT), up.clamp(-_SWIGLU_LIMIT, _SWIGLU_LIMIT)
+    return (up + 1) * gate * torch.sigmoid(gate * _SWIGLU_ALPHA)
+
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": lambda gate, up: functional.silu(gate) * up,
+    "gelu": lambda gate, up: functional.gelu(gate) * up,
+    "gelu_tanh": lambda gate, up: functional.gelu(gate, approximate="tanh") * up,
+    "swigluoai": _swiglu_oai,
+}
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(x: torch.Tensor, index: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return x.index_select(0, index)
+
+    @staticmethod
+    def setup_context(
+        ctx: FunctionCtx, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
+    ) -> None:
+        x, index, places = inputs
+        ctx.save_for_backward(index, places)
+        ctx.num_rows = x.shape[0]
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        index, places = ctx.saved_tensors
+        if places.shape[0] == ctx.num_rows:
+            return _Gather.apply(grad, places, index), None, None
+        taken = grad.index_select(0, places).unflatten(0, (ctx.num_rows, -1))
+        return taken.sum(1), None, None
+
+
+def gather_rows(x: torch.Tensor, index: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return ``x[index]``, whose gradient is a gather and a sum, always in the same order.
+
+    Args:
+        x: [num_rows, ...].
+        index: int32 [num_taken], which takes each row equally often.
+        places: int32 [num_taken]: where the first row is in the result, for each time that it is
+            taken, then the second row, and so on.
+
+    Example:
+        >>> order, position, _ = torch.ops.xla_gpu.group_rows(torch.tensor([1, 0, 1]).int(), 2)
+        >>> gather_rows(torch.tensor([[1.0], [2.0], [3.0]]), order, position).flatten()
+        tensor([2., 1., 3.])
+    """
+    return _Gather.apply(x, index, places)
+
+
+class _RowsOfGroups(torch.autograd.Function):
+    @staticmethod
+    def forward(values: torch.Tensor, groups: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
+        return values.index_select(0, groups)
+
+    @staticmethod
+    def setup_context(
+        ctx: FunctionCtx, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
+    ) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (ranges,) = ctx.saved_tensors
+        ones = grad.new_ones(grad.shape[0], 1)
+        return torch.ops.xla_gpu.grouped_outer(ones, grad, ranges).squeeze(1), None, None
+
+
+def rows_of_groups(
+    values: torch.Tensor, groups: torch.Tensor, ranges: torch.Tensor
+) -> torch.Tensor:
+    """Return each row's values of its group, such as a bias: ``values[groups]``.
+
+    Args:
+        values: [num_groups, n], float16, bfloat16 or float32.
+        groups: int32 [num_rows], in ascending order.
+        ranges: int32 [num_groups, 2], the groups' rows, for the gradient.
+
+    Example:
+        >>> groups, ranges = torch.tensor([0, 1, 1]).int(), torch.tensor([[0, 1], [1, 3]]).int()
+        >>> rows_of_groups(torch.tensor([[1.0], [2.0]]), groups, ranges).flatten()
+        tensor([1., 2., 2.])
+    """
+    return _RowsOfGroups.apply(values, groups, ranges)
+
+
+def _cast(tensor: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    return None if tensor is None else tensor.to(dtype)
+
+
+def fused_experts(
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    experts: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    *,
+    activation: str | Activation = "silu",
+    gate_up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
+    gate_rows: int | None = None,
+    transposed: bool = False,
+) -> torch.Tensor:
+    """Compute a mixture of experts, each token by its own experts.
+
+    A token's result is the sum of ``weight * down(act(gate(x), up(x)))`` over its experts. Only
+    weights of experts that tokens have are read, and no shape depends on the choice. Tokens and
+    their experts are sorted, multiplied by `grouped_linear`, and added by `grouped_linear_sum` or,
+    where autograd records, by operations with derivatives.
+
+    Args:
+        x: [num_tokens, hidden], float16, bfloat16 or float32. Under torch.autocast, `x` and the
+            experts' weights are cast to its dtype.
+        weights: [num_tokens, top_k], of the router.
+        experts: [num_tokens, top_k], integers in ``range(num_experts)``, as of `choose_experts`.
+        gate_up: [num_experts, 2 * inner, hidden], of the dtype of `x`; at most 1024 experts.
+        down: [num_experts, hidden, inner].
+        activation: "silu", "gelu", "gelu_tanh" or "swigluoai", or a function of gate and up.
+        gate_up_bias: [num_experts, 2 * inner].
+        down_bias: [num_experts, hidden].
+        gate_rows: how many rows of the gate in `gate_up` are before as many of up, and so on: by
+            default all `inner`; 1 if they alternate; a divisor of `inner` if several devices share
+            the rows, so that each has both of its part.
+        transposed: `gate_up` is [num_experts, hidden, 2 * inner] and `down` [num_experts, inner,
+            hidden].
+
+    Returns:
+        [num_tokens, hidden], of the dtype of `x`, with sums in float32. It is differentiable with
+        respect to all floating-point tensors.
+
+    Raises:
+        TypeError, ValueError: an argument has another dtype or shape than these.
+
+    Example:
+        >>> x = torch.randn(3, 16, device="xla")
+        >>> gate_up = torch.randn(4, 64, 16, device="xla")
+        >>> down = torch.randn(4, 16, 32, device="xla")
+        >>> weights, experts = choose_experts(torch.randn(3, 4, device="xla"), top_k=2)
+        >>> fused_experts(x, weights, experts, gate_up, down).shape
+        torch.Size([3, 16])
+    """
+    if isinstance(activation, str):
+        if activation not in _ACTIVATIONS:
+            raise ValueError(
+                f"fused_experts: expected an activation of {', '.join(_ACTIVATIONS)}, or a "
+                f"function, but got {activation!r}"
+            )
+        activation = _ACTIVATIONS[activation]
+    (num_tokens, top_k), num_experts = experts.shape, gate_up.shape[0]
+    result_dtype = x.dtype
+    if torch.is_autocast_enabled(x.device.type):
+        result_dtype = torch.get_autocast_dtype(x.device.type)
+        x, gate_up, down, gate_up_bias, down_bias = (
+            _cast(tensor, result_dtype) for tensor in (x, gate_up, down, gate_up_bias, down_bias)
+        )
+    inner = down.shape[1 if transposed else 2]
+    product = torch.ops.xla_gpu.grouped_matmul if transposed else torch.ops.xla_gpu.grouped_linear
+    given = (x, weights, gate_up, down, gate_up_bias, down_bias)
+    is_recorded = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
+
+    flat = experts.flatten().int()
+    order, position, ranges = torch.ops.xla_gpu.group_rows(flat, num_experts)
+    token = order if top_k == 1 else order // top_k
+    both = product(gather_rows(x, token, position), gate_up, ranges)
+    if gate_up_bias is not None:
+        both = both + rows_of_groups(gate_up_bias, flat.index_select(0, order), ranges)
+    if gate_rows is None or gate_rows == inner:
+        gate, up = both.chunk(2, dim=-1)
+    else:
+        parts = both.unflatten(-1, (inner // gate_rows, 2, gate_rows))
+        gate, up = parts[:, :, 0].flatten(1), parts[:, :, 1].flatten(1)
+    activated = activation(gate, up)
+    weights = weights.float()
+    if not (is_recorded or transposed):
+        result = torch.ops.xla_gpu.grouped_linear_sum(
+            activated, down, ranges, position.view(num_tokens, top_k), weights
+        )
+        if down_bias is None:
+            return result
+        result = result.float()
+    else:
+        products = gather_rows(product(activated, down, ranges), position, order)
+        products = products.unflatten(0, (num_tokens, top_k)).float()
+        result = (products * weights[..., None]).sum(1)
+    if down_bias is not None:
+        is_chosen = experts[..., None] == torch.arange(num_experts, device=x.device)
+        of_experts = (weights[..., None] * is_chosen).sum(1)
+        result = result + of_experts @ down_bias.float()
+    return result.to(result_dtype)

@@ -1,0 +1,205 @@
+"""Checks and times the CUDA kernels of grouped_matmul and group_rows without torch_xla or Bazel.
+
+A plain script for a machine with a GPU, any torch with CUDA and the library that Bazel builds as
+//benchmarks:libpaged_kernels.so:
+
+    python kernels/grouped_matmul/gpu_check.py [--time] LIBRARY
+
+It calls the untyped entries with packed payloads, as XLA does, and compares with float64. --time
+also measures them, and torch._grouped_mm where torch has it, in CUDA graphs, at the products of
+Qwen3-30B-A3B's experts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from kernel_library import KernelLibrary
+
+LIMITS = {torch.bfloat16: 6e-3, torch.float16: 1e-3, torch.float32: 1e-5}
+EXPERTS, TOP_K = 128, 8
+# Outputs and inputs of gate and up, and of down.
+PRODUCTS = ((1536, 2048), (2048, 768))
+TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 8192)
+SETS = 4  # of sizes, in turn
+
+
+def bind(
+    library: KernelLibrary, target: str, x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor
+) -> tuple[Callable[[], None], torch.Tensor]:
+    shapes = {
+        "Matmul": (x.shape[0], w.shape[-1]),
+        "Linear": (x.shape[0], w.shape[-2]),
+        "Outer": (ranges.shape[0], x.shape[-1], w.shape[-1]),
+    }
+    out = torch.full(shapes[target], math.nan, dtype=x.dtype, device="cuda")
+    second = "y" if target == "Outer" else "w"
+    arrays = {"x": x, second: w, "ranges": ranges, "out": out}
+    return library.bind(f"XlaGpuGrouped{target}", arrays, {}), out
+
+
+def reference(
+    target: str, x: torch.Tensor, w: torch.Tensor, ranges: Sequence[tuple[int, int]]
+) -> torch.Tensor:
+    x, w = x.double(), w.double()
+    if target == "Outer":
+        return torch.stack([x[begin:end].t() @ w[begin:end] for begin, end in ranges])
+    w = w.transpose(1, 2) if target == "Linear" else w
+    out = torch.zeros(x.shape[0], w.shape[2], dtype=torch.float64, device="cuda")
+    for group, (begin, end) in enumerate(ranges):
+        out[begin:end] = x[begin:end] @ w[group]
+    return out
+
+
+def check(
+    library: KernelLibrary,
+    target: str,
+    dtype: torch.dtype,
+    sizes: Sequence[int],
+    k: int,
+    n: int,
+    first: int = 0,
+    more: int = 0,
+) -> bool:
+    ends = list(itertools.accumulate(sizes, initial=first))
+    ranges = list(itertools.pairwise(ends))
+    rows = ends[-1] + more
+    x = torch.randn(rows, k, device="cuda").to(dtype)
+    shapes = {"Matmul": (len(sizes), k, n), "Linear": (len(sizes), n, k), "Outer": (rows, n)}
+    w = torch.randn(shapes[target], device="cuda").to(dtype)
+    x[:first] = x[ends[-1] :] = math.nan  # rows of no group
+    call, out = bind(library, target, x, w, torch.tensor(ranges, dtype=torch.int32, device="cuda"))
+    call()
+    expected = reference(target, x, w, ranges)
+    error = (out.double() - expected).abs().max() / expected.abs().max().clamp(min=1e-30)
+    is_right = bool(error <= LIMITS[dtype])
+    if not is_right:
+        text = f"{target} {dtype} k={k} n={n} groups={len(sizes)} rows={rows} first={first}"
+        print(f"WRONG: {text}: {error.item():.2e}", flush=True)
+    return is_right
+
+
+def check_all(library: KernelLibrary) -> bool:
+    many = [i % 7 for i in range(300)]
+    sizes = [(64, 64), (3, 0, 70, 1), (0, 130, 0, 129), (300, 1, 0, 129), (1,) * 40, many]
+    shapes = [(64, 128), (8, 8), (136, 264), (200, 72), (63, 130), (1, 1), (512, 520)]
+    results = [
+        check(library, target, dtype, each, k, n, first, more)
+        for target in ("Matmul", "Linear", "Outer")
+        for dtype in LIMITS
+        for each in sizes
+        for k, n in shapes
+        for first, more in ((0, 0), (5, 20))
+    ]
+    results += [check_group_rows(library, n, e) for n in (1, 8, 512, 1025, 70000) for e in (1, 128)]
+    results += [check_sums(library, dtype, n) for dtype in LIMITS for n in (1, 63, 2048)]
+    print(f"{sum(results)} of {len(results)} right", flush=True)
+    return all(results)
+
+
+def check_group_rows(library: KernelLibrary, rows: int, groups: int) -> bool:
+    numbers = torch.randint(-1, groups + 1, (rows,), dtype=torch.int32, device="cuda")
+    order, position = (torch.full_like(numbers, -7) for _ in range(2))
+    ranges = torch.full((groups, 2), -7, dtype=torch.int32, device="cuda")
+    arrays = {"groups": numbers, "order": order, "position": position, "ranges": ranges}
+    library.bind("XlaGpuGroupRows", arrays, {"num_groups": groups})()
+    kept = torch.where((numbers >= 0) & (numbers < groups), numbers, groups).long()
+    right = kept.argsort(stable=True)
+    ends = torch.bincount(kept, minlength=groups + 1).cumsum(0)[:groups]
+    is_right = torch.equal(order.long(), right) and torch.equal(position.long(), right.argsort())
+    is_right = is_right and torch.equal(ranges[:, 1].long(), ends)
+    if not is_right:
+        print(f"WRONG: group_rows of {rows} rows, {groups} groups", flush=True)
+    return is_right
+
+
+def check_sums(library: KernelLibrary, dtype: torch.dtype, n: int) -> bool:
+    x, w = (torch.randn(shape, device="cuda").to(dtype) for shape in ((40, 64), (3, n, 64)))
+    ranges = [(0, 9), (9, 9), (9, 40)]
+    position = torch.randint(40, (11, 8), dtype=torch.int32, device="cuda")
+    weights = torch.rand(11, 8, device="cuda")
+    out = torch.full((11, n), math.nan, dtype=dtype, device="cuda")
+    arrays = {"x": x, "w": w, "position": position, "weights": weights, "out": out}
+    arrays["ranges"] = torch.tensor(ranges, dtype=torch.int32, device="cuda")
+    arrays["products"] = torch.full((40, n), math.nan, dtype=dtype, device="cuda")
+    library.bind("XlaGpuGroupedLinearSum", arrays, {})()
+    products = reference("Linear", x, w, ranges)[position.long()]
+    expected = (products * weights.double()[..., None]).sum(1)
+    error = (out.double() - expected).abs().max() / expected.abs().max()
+    if not error <= 2 * LIMITS[dtype]:
+        print(f"WRONG: sums of {dtype}, n={n}: {error.item():.2e}", flush=True)
+    return bool(error <= 2 * LIMITS[dtype])
+
+
+def sizes_of(tokens: int, seed: int) -> torch.Tensor:
+    """Return how many tokens choose each expert, at random."""
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.rand(tokens, EXPERTS, generator=generator).topk(TOP_K, dim=1).indices
+    return torch.bincount(chosen.flatten(), minlength=EXPERTS)
+
+
+def microseconds(calls: Sequence[Callable[[], object]]) -> float:
+    """Return the time of a call, of CUDA graphs with all of them."""
+    for call in calls:
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(2):
+            for call in calls:
+                call()
+    graph.replay()
+    times = []
+    for _ in range(5):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3 / 2 / len(calls))
+    return statistics.median(times)
+
+
+def time_all(library: KernelLibrary) -> None:
+    print("microseconds", torch.cuda.get_device_name(), flush=True)
+    for n, k in PRODUCTS:
+        w = torch.empty(EXPERTS, n, k, dtype=torch.bfloat16, device="cuda").uniform_(-0.05, 0.05)
+        right = w.transpose(1, 2)
+        for tokens in TOKENS:
+            x = torch.randn(tokens * TOP_K, k, dtype=torch.bfloat16, device="cuda")
+            all_sizes = [sizes_of(tokens, seed).int().cuda() for seed in range(SETS)]
+            ends = [sizes.cumsum(0).int() for sizes in all_sizes]
+            ranges = [torch.stack([e - s, e], 1) for e, s in zip(ends, all_sizes, strict=True)]
+            ours = microseconds([bind(library, "Linear", x, w, each)[0] for each in ranges])
+            text = f"n={n} k={k} tokens={tokens} ours {ours:.1f}"
+            if hasattr(torch, "_grouped_mm"):
+                calls = [partial(torch._grouped_mm, x, right, offs=each) for each in ends]
+                text += f" torch {microseconds(calls):.1f}"
+            print(text, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("library", type=Path)
+    parser.add_argument("--time", action="store_true", help="also measure")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    library = KernelLibrary(args.library)
+    is_right = check_all(library)
+    if args.time:
+        time_all(library)
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+// XlaGpuGroupedMatmul, XlaGpuGroupedLinear, XlaGpuGroupedLinearSum and
+// XlaGpuGroupedOuter for CUDA: checks, the choice of a kernel, and launches.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "kernels/grouped_matmul/grouped_matmul.h"
+#include "kernels/grouped_matmul/mma.cuh"
+#include "kernels/grouped_matmul/simple.cuh"
+#include "kernels/grouped_matmul/sm90.h"
+#include "kernels/grouped_matmul/sum.cuh"
+#include "torch_xla_ext/cuda_status.h"
+
+namespace torch_xla_ext::grouped_matmul {
+namespace {
+
+// Which kernel serves a call: the first row that fits.
+//
+//   kernel    dtype      GPU            k, m, n             addresses
+//   sm90      16 bits    9.0            multiples of 8      multiples of 16
+//   mma       16 bits    8.0 and later  multiples of 8      multiples of 16
+//   simple    all        all            all                 all
+enum class Variant { kSm90, kMma, kSimple };
+
+struct Device {
+  int multiprocessors;
+  int major;
+  int minor;
+};
+
+Status GetDevice(Device* device) {
+  int id = 0;
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&id)));
+  const auto get = [id](int* value, cudaDeviceAttr attribute) {
+    return CudaStatus(cudaDeviceGetAttribute(value, attribute, id));
+  };
+  XLA_KERNEL_RETURN_IF_ERROR(
+      get(&device->multiprocessors, cudaDevAttrMultiProcessorCount));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      get(&device->major, cudaDevAttrComputeCapabilityMajor));
+  return get(&device->minor, cudaDevAttrComputeCapabilityMinor);
+}
+
+Variant ChooseVariant(const Device& device, Product product, DType dtype,
+                      const Arguments& arguments) {
+  const auto is_aligned = [](const void* data) {
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  };
+  // Of the dimensions, the one that is the number of rows may be odd.
+  const int inner = product == Product::kOuter ? arguments.m : arguments.k;
+  if (dtype == F32 || inner % 8 != 0 || arguments.n % 8 != 0 ||
+      !is_aligned(arguments.a) || !is_aligned(arguments.b) ||
+      !is_aligned(arguments.out)) {
+    return Variant::kSimple;
+  }
+  return device.major == 9 && device.minor == 0 ? Variant::kSm90
+                                                : Variant::kMma;
+}
+
+template <Product kProduct, typename Kernel>
+Status LaunchKernel(cudaStream_t stream, const Arguments& arguments,
+                    int multiprocessors, Kernel kernel, int tile_rows,
+                    int tile_columns, int threads, int shared_bytes) {
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes)));
+  int blocks = 0;
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CudaStatus(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+          &blocks, kernel, threads, shared_bytes)));
+  const int64_t tiles = MaxTiles<kProduct>(arguments, tile_rows, tile_columns);
+  const int64_t grid =
+      std::min<int64_t>(tiles, int64_t{multiprocessors} * std::max(blocks, 1));
+  kernel<<<static_cast<unsigned>(grid), threads, shared_bytes, stream>>>(
+      arguments);
+  return CudaStatus(cudaGetLastError());
+}
+
+template <Product kProduct, typename T>
+Status LaunchSimple(cudaStream_t stream, const Arguments& arguments,
+                    int multiprocessors) {
+  const int bytes =
+      NumSegmentEntries(arguments.groups) * static_cast<int>(sizeof(int2));
+  return LaunchKernel<kProduct>(stream, arguments, multiprocessors,
+                                simple::Kernel<T, kProduct>, simple::kTile,
+                                simple::kTile, simple::kThreads, bytes);
+}
+
+template <Product kProduct, typename T>
+Status LaunchMma(cudaStream_t stream, const Arguments& arguments,
+                 int multiprocessors) {
+  return LaunchKernel<kProduct>(
+      stream, arguments, multiprocessors, mma::Kernel<T, kProduct>, mma::kRows,
+      mma::kColumns, mma::kThreads, mma::SharedBytes(arguments.groups));
+}
+
+template <Product kProduct>
+Status Launch(cudaStream_t stream, DType dtype, const Arguments& arguments) {
+  if (arguments.m == 0 || arguments.n == 0) return Status::Ok();
+  Device device = {};
+  XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
+  const int multiprocessors = device.multiprocessors;
+  switch (ChooseVariant(device, kProduct, dtype, arguments)) {
+    case Variant::kSm90:
+      return CudaStatus(
+          LaunchSm90(stream, kProduct, arguments, multiprocessors));
+    case Variant::kMma:
+      return dtype == BF16 ? LaunchMma<kProduct, __nv_bfloat16>(
+                                 stream, arguments, multiprocessors)
+                           : LaunchMma<kProduct, __half>(stream, arguments,
+                                                         multiprocessors);
+    default:
+      break;
+  }
+  switch (dtype) {
+    case F16:
+      return LaunchSimple<kProduct, __half>(stream, arguments, multiprocessors);
+    case BF16:
+      return LaunchSimple<kProduct, __nv_bfloat16>(stream, arguments,
+                                                   multiprocessors);
+    default:  // F32
+      return LaunchSimple<kProduct, float>(stream, arguments, multiprocessors);
+  }
+}
+
+// The number of tiles of any kernel has to be an int.
+Status CheckSizes(int64_t rows, int64_t columns) {
+  const int64_t limit = INT_MAX - 1024;
+  if (rows <= limit && columns <= limit &&
+      (rows / 64 + 2048) * (columns / 64 + 1) <= limit) {
+    return Status::Ok();
+  }
+  return Status::Error("expected fewer rows or columns than ", rows, " and ",
+                       columns);
+}
+
+template <Product kProduct>
+Status LaunchOfRows(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
+                    Buffer<S32, 2> ranges, AnyResult out) {
+  XLA_KERNEL_RETURN_IF_ERROR(CheckSizes(x.dim(0), out.dim(1)));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckSizes(x.dim(1), 1));
+  Arguments arguments = {};
+  arguments.a = x.untyped_data();
+  arguments.b = w.untyped_data();
+  arguments.ranges = reinterpret_cast<const int2*>(ranges.data());
+  arguments.out = out.untyped_data();
+  arguments.m = static_cast<int>(x.dim(0));
+  arguments.k = static_cast<int>(x.dim(1));
+  arguments.n = static_cast<int>(out.dim(1));
+  arguments.groups = static_cast<int>(ranges.dim(0));
+  arguments.is_bf16 = x.dtype() == BF16;
+  return Launch<kProduct>(stream, x.dtype(), arguments);
+}
+
+Status LaunchLinearSum(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
+                       Buffer<S32, 2> ranges, Buffer<S32, 2> position,
+                       Buffer<F32, 2> weights, AnyResult out,
+                       AnyResult products) {
+  XLA_KERNEL_RETURN_IF_ERROR(CheckSizes(position.dim(0), out.dim(1)));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      LaunchOfRows<Product::kLinear>(stream, x, w, ranges, products));
+  if (out.size() == 0) return Status::Ok();
+  sum::Arguments arguments = {};
+  arguments.products = products.untyped_data();
+  arguments.position = position.data();
+  arguments.weights = weights.data();
+  arguments.out = out.untyped_data();
+  arguments.rows = static_cast<int>(x.dim(0));
+  arguments.terms = static_cast<int>(position.dim(1));
+  arguments.n = static_cast<int>(out.dim(1));
+  const int sums = static_cast<int>(out.dim(0));
+  switch (x.dtype()) {
+    case F16:
+      sum::Launch<__half>(stream, sums, arguments);
+      break;
+    case BF16:
+      sum::Launch<__nv_bfloat16>(stream, sums, arguments);
+      break;
+    default:  // F32
+      sum::Launch<float>(stream, sums, arguments);
+  }
+  return CudaStatus(cudaGetLastError());
+}
+
+Status LaunchOuter(cudaStream_t stream, AnyBuffer x, AnyBuffer y,
+                   Buffer<S32, 2> ranges, AnyResult out) {
+  XLA_KERNEL_RETURN_IF_ERROR(CheckSizes(x.dim(0), 1));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckSizes(out.dim(0) * (out.dim(1) + 64), out.dim(2)));
+  Arguments arguments = {};
+  arguments.a = x.untyped_data();
+  arguments.b = y.untyped_data();
+  arguments.ranges = reinterpret_cast<const int2*>(ranges.data());
+  arguments.out = out.untyped_data();
+  arguments.m = static_cast<int>(x.dim(1));
+  arguments.k = static_cast<int>(x.dim(0));
+  arguments.n = static_cast<int>(y.dim(1));
+  arguments.groups = static_cast<int>(ranges.dim(0));
+  arguments.is_bf16 = x.dtype() == BF16;
+  return Launch<Product::kOuter>(stream, x.dtype(), arguments);
+}
+
+}  // namespace
+}  // namespace torch_xla_ext::grouped_matmul
+
+XLA_KERNEL_CUDA(XlaGpuGroupedMatmul,
+                torch_xla_ext::grouped_matmul::kGroupedMatmul,
+                torch_xla_ext::grouped_matmul::LaunchOfRows<
+                    torch_xla_ext::grouped_matmul::Product::kMatmul>,
+                torch_xla_ext::kCommandBufferCompatible);
+XLA_KERNEL_CUDA(XlaGpuGroupedLinear,
+                torch_xla_ext::grouped_matmul::kGroupedLinear,
+                torch_xla_ext::grouped_matmul::LaunchOfRows<
+                    torch_xla_ext::grouped_matmul::Product::kLinear>,
+                torch_xla_ext::kCommandBufferCompatible);
+XLA_KERNEL_CUDA(XlaGpuGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::kGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::LaunchLinearSum,
+                torch_xla_ext::kCommandBufferCompatible);
+XLA_KERNEL_CUDA(XlaGpuGroupedOuter,
+                torch_xla_ext::grouped_matmul::kGroupedOuter,
+                torch_xla_ext::grouped_matmul::LaunchOuter,
+                torch_xla_ext::kCommandBufferCompatible);

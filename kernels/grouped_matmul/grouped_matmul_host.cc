@@ -1,0 +1,143 @@
+// XlaGpuGroupedMatmul, XlaGpuGroupedLinear, XlaGpuGroupedLinearSum and
+// XlaGpuGroupedOuter for the CPU.
+#include <algorithm>
+#include <vector>
+
+#include "kernels/common/host_attention.h"
+#include "kernels/common/host_floats.h"
+#include "kernels/grouped_matmul/grouped_matmul.h"
+
+namespace torch_xla_ext::grouped_matmul {
+namespace {
+
+using Ranges = Buffer<S32, 2>;
+
+// Calls visit(group, begin, end) for each group, with its rows.
+template <typename Visitor>
+void VisitGroups(Ranges ranges, int64_t rows, const Visitor& visit) {
+  int64_t before = 0;  // the end of the ranges so far
+  for (int64_t g = 0; g < ranges.dim(0); ++g) {
+    const auto clip = [&](int64_t row) {
+      return std::min(std::max<int64_t>(row, 0), rows);
+    };
+    const int64_t end = std::max(before, clip(ranges.data()[2 * g + 1]));
+    const int64_t begin =
+        std::min(std::max(before, clip(ranges.data()[2 * g])), end);
+    visit(g, begin, end);
+    before = end;
+  }
+}
+
+// sums += factor * values
+void AddScaled(float factor, const float* values, int64_t count, float* sums) {
+  for (int64_t i = 0; i < count; ++i) sums[i] += factor * values[i];
+}
+
+template <typename T>
+void Round(const std::vector<float>& values, T* out) {
+  for (size_t i = 0; i < values.size(); ++i) out[i] = FromFloat<T>(values[i]);
+}
+
+Status GroupedMatmul(AnyBuffer x, AnyBuffer w, Ranges ranges, AnyResult out) {
+  const int64_t rows = x.dim(0), k = x.dim(1), n = out.dim(1);
+  VisitFloat(x.dtype(), [&](auto t) {
+    using T = decltype(t);
+    std::fill_n(out.data<T>(), out.size(), T(0.0f));
+    std::vector<float> inputs, weights(n), sums;
+    VisitGroups(ranges, rows, [&](int64_t g, int64_t begin, int64_t end) {
+      if (begin == end) return;
+      inputs.resize((end - begin) * k);
+      ToFloats(x.data<T>() + begin * k, (end - begin) * k, inputs.data());
+      sums.assign((end - begin) * n, 0);
+      for (int64_t i = 0; i < k; ++i) {
+        ToFloats(w.data<T>() + (g * k + i) * n, n, weights.data());
+        for (int64_t row = 0; row < end - begin; ++row) {
+          AddScaled(inputs[row * k + i], weights.data(), n,
+                    sums.data() + row * n);
+        }
+      }
+      Round(sums, out.data<T>() + begin * n);
+    });
+  });
+  return Status::Ok();
+}
+
+Status GroupedLinear(AnyBuffer x, AnyBuffer w, Ranges ranges, AnyResult out) {
+  const int64_t rows = x.dim(0), k = x.dim(1), n = out.dim(1);
+  VisitFloat(x.dtype(), [&](auto t) {
+    using T = decltype(t);
+    std::fill_n(out.data<T>(), out.size(), T(0.0f));
+    std::vector<float> inputs, weights(k);
+    VisitGroups(ranges, rows, [&](int64_t g, int64_t begin, int64_t end) {
+      if (begin == end) return;
+      inputs.resize((end - begin) * k);
+      ToFloats(x.data<T>() + begin * k, (end - begin) * k, inputs.data());
+      for (int64_t i = 0; i < n; ++i) {
+        ToFloats(w.data<T>() + (g * n + i) * k, k, weights.data());
+        for (int64_t row = begin; row < end; ++row) {
+          out.data<T>()[row * n + i] = FromFloat<T>(
+              Dot(inputs.data() + (row - begin) * k, weights.data(), k));
+        }
+      }
+    });
+  });
+  return Status::Ok();
+}
+
+Status GroupedLinearSum(AnyBuffer x, AnyBuffer w, Ranges ranges,
+                        Buffer<S32, 2> position, Buffer<F32, 2> weights,
+                        AnyResult out, AnyResult products) {
+  XLA_KERNEL_RETURN_IF_ERROR(GroupedLinear(x, w, ranges, products));
+  const int64_t rows = x.dim(0), n = out.dim(1), terms = position.dim(1);
+  VisitFloat(x.dtype(), [&](auto t) {
+    using T = decltype(t);
+    std::vector<float> product(n), sums;
+    for (int64_t i = 0; i < out.dim(0); ++i) {
+      sums.assign(n, 0);
+      for (int64_t j = i * terms; j < (i + 1) * terms; ++j) {
+        const int64_t row = position.data()[j];
+        if (row < 0 || row >= rows) continue;
+        ToFloats(products.data<T>() + row * n, n, product.data());
+        AddScaled(weights.data()[j], product.data(), n, sums.data());
+      }
+      Round(sums, out.data<T>() + i * n);
+    }
+  });
+  return Status::Ok();
+}
+
+Status GroupedOuter(AnyBuffer x, AnyBuffer y, Ranges ranges, AnyResult out) {
+  const int64_t rows = x.dim(0), m = x.dim(1), n = y.dim(1);
+  VisitFloat(x.dtype(), [&](auto t) {
+    using T = decltype(t);
+    std::vector<float> left(m), right(n), sums;
+    VisitGroups(ranges, rows, [&](int64_t g, int64_t begin, int64_t end) {
+      sums.assign(m * n, 0);
+      for (int64_t row = begin; row < end; ++row) {
+        ToFloats(x.data<T>() + row * m, m, left.data());
+        ToFloats(y.data<T>() + row * n, n, right.data());
+        for (int64_t i = 0; i < m; ++i) {
+          AddScaled(left[i], right.data(), n, sums.data() + i * n);
+        }
+      }
+      Round(sums, out.data<T>() + g * m * n);
+    });
+  });
+  return Status::Ok();
+}
+
+}  // namespace
+}  // namespace torch_xla_ext::grouped_matmul
+
+XLA_KERNEL_HOST(XlaGpuGroupedMatmul,
+                torch_xla_ext::grouped_matmul::kGroupedMatmul,
+                torch_xla_ext::grouped_matmul::GroupedMatmul);
+XLA_KERNEL_HOST(XlaGpuGroupedLinear,
+                torch_xla_ext::grouped_matmul::kGroupedLinear,
+                torch_xla_ext::grouped_matmul::GroupedLinear);
+XLA_KERNEL_HOST(XlaGpuGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::kGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::GroupedLinearSum);
+XLA_KERNEL_HOST(XlaGpuGroupedOuter,
+                torch_xla_ext::grouped_matmul::kGroupedOuter,
+                torch_xla_ext::grouped_matmul::GroupedOuter);

@@ -1,0 +1,338 @@
+// The kernels for Hopper: a warp copies the operands' tiles by the copy engine,
+// and two warpgroups multiply them.
+//
+// Blocks stay and take one tile after another, so that the copies of the next
+// tile run while the results of one are written.
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/common/ptx.cuh"
+#include "kernels/common/tensor_map.h"
+#include "kernels/common/wgmma.cuh"
+#include "kernels/grouped_matmul/sm90.h"
+
+namespace torch_xla_ext::grouped_matmul {
+namespace {
+
+constexpr int kThreads = 384;              // two warpgroups and the copying one
+constexpr int kDepth = 64;                 // of a stage
+constexpr int kPanelBytes = kDepth * 128;  // 64 elements of each row
+constexpr int kConsumerBarrier = 1;        // a named barrier
+
+// The sizes of a tile of results, the stages of copies that are under way, and
+// the blocks that share a multiprocessor.
+template <int kTileRows, int kTileColumns, int kNumStages, int kNumBlocks>
+struct Shape {
+  static constexpr int kRows = kTileRows, kColumns = kTileColumns;
+  static constexpr int kStages = kNumStages, kBlocks = kNumBlocks;
+  // The warpgroups share the rows or the columns.
+  static constexpr bool kSharesRows = kRows == 128;
+  static constexpr int kGroupColumns = kSharesRows ? kColumns : kColumns / 2;
+  // Of a group's rows, small tiles copy only those that exist, 16 at a time.
+  static constexpr int kBoxRows = kSharesRows ? kRows : 16;
+  // A block with a multiprocessor of its own starts with 168 registers per
+  // thread, which the warpgroups redistribute.
+  static constexpr bool kMovesRegisters = kBlocks == 1;
+  // The tiles are in panels: of an operand with the depth last, one for each 64
+  // rows; of one with the depth first, one for each 64 columns.
+  struct alignas(1024) Memory {
+    uint8_t a[kStages][kRows / 64][kPanelBytes];
+    uint8_t b[kStages][kColumns / 64][kPanelBytes];
+    uint64_t full[kStages], empty[kStages];
+  };
+  static int SharedBytes(int groups) {
+    return static_cast<int>(sizeof(Memory)) + 1024 +
+           NumSegmentEntries(groups) * static_cast<int>(sizeof(int2));
+  }
+};
+
+// Many rows of each group; some, with a short sum; and few, where what counts
+// is how much of the weights is on its way.
+using Large = Shape<128, 256, 4, 1>;
+using Medium = Shape<64, 256, 5, 1>;
+using Small = Shape<64, 128, 4, 2>;
+
+constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
+static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
+
+struct Maps {
+  CUtensorMap a, b;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// Run by one thread: copies the operands of all tiles of the block.
+template <Product kProduct, typename S, typename Tiles>
+__device__ void Produce(const Maps& maps, const Tiles& tiles,
+                        typename S::Memory& shared) {
+  constexpr int kBBytes = sizeof(shared.b[0]);
+  Ring<S::kStages> ring;
+  const int count = tiles.Count();
+  for (int index = blockIdx.x; index < count; index += gridDim.x) {
+    const Tile tile = tiles.Get(index);
+    const int boxes =
+        kProduct == Product::kOuter
+            ? S::kRows / 64
+            : CeilDiv(min(tile.row_end - tile.row, S::kRows), S::kBoxRows);
+    constexpr int kABoxBytes =
+        kProduct == Product::kOuter ? kPanelBytes : S::kBoxRows * 128;
+    for (int depth = tile.k_begin; depth < tile.k_end; depth += kDepth) {
+      const uint32_t full = SharedAddress(&shared.full[ring.slot]);
+      const uint32_t a = SharedAddress(shared.a[ring.slot]);
+      const uint32_t b = SharedAddress(shared.b[ring.slot]);
+      Wait(SharedAddress(&shared.empty[ring.slot]), ring.parity ^ 1);
+      ArriveExpecting(full, boxes * kABoxBytes + kBBytes);
+      for (int i = 0; i < boxes; ++i) {
+        if constexpr (kProduct == Product::kOuter) {
+          CopyBox(a + i * kABoxBytes, &maps.a, tile.row + i * 64, depth, 0,
+                  full);
+        } else {
+          CopyBox(a + i * kABoxBytes, &maps.a, depth,
+                  tile.row + i * S::kBoxRows, 0, full);
+        }
+      }
+      if constexpr (kProduct == Product::kLinear) {
+        CopyBox(b, &maps.b, depth, tile.column, tile.group, full);
+      } else {
+#pragma unroll
+        for (int i = 0; i < S::kColumns / 64; ++i) {
+          CopyBox(b + i * kPanelBytes, &maps.b, tile.column + i * 64, depth,
+                  kProduct == Product::kOuter ? 0 : tile.group, full);
+        }
+      }
+      ring.Advance();
+    }
+  }
+}
+
+// Run by the consumers: zeroes the rows [first, kDepth) of both operands'
+// panels of a stage, which are another group's.
+template <typename S>
+__device__ void ZeroRows(int first, int slot, typename S::Memory& shared) {
+  const auto zero = [first](uint8_t* panel) {
+    for (int i = first * 8 + static_cast<int>(threadIdx.x); i < kDepth * 8;
+         i += 256) {
+      reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
+    }
+  };
+  for (int i = 0; i < S::kRows / 64; ++i) zero(shared.a[slot][i]);
+  for (int i = 0; i < S::kColumns / 64; ++i) zero(shared.b[slot][i]);
+  FenceAsyncProxy();
+  SyncNamed(kConsumerBarrier, 256);
+}
+
+// Run by a warpgroup: computes its part of all tiles of the block.
+template <typename T, Product kProduct, typename S, typename Tiles>
+__device__ void Consume(const Arguments& arguments, const Tiles& tiles,
+                        typename S::Memory& shared, int warpgroup) {
+  const int thread = threadIdx.x % 128, lane = thread % 32;
+  const int64_t m = arguments.m, n = arguments.n;
+  const int group_row = S::kSharesRows ? warpgroup * 64 : 0;
+  const int group_column = S::kSharesRows ? 0 : warpgroup * S::kGroupColumns;
+  // A panel has 64 rows or columns either way.
+  const uint32_t a_address =
+      SharedAddress(shared.a) + group_row / 64 * kPanelBytes;
+  const uint32_t b_address =
+      SharedAddress(shared.b) + group_column / 64 * kPanelBytes;
+  const uint64_t a_descriptor = MatrixDescriptor(
+      a_address, kProduct == Product::kOuter ? kPanelBytes : 16, 1024);
+  const uint64_t b_descriptor = MatrixDescriptor(
+      b_address, kProduct == Product::kLinear ? 16 : kPanelBytes, 1024);
+  Ring<S::kStages> ring;
+  const int count = tiles.Count();
+  for (int index = blockIdx.x; index < count; index += gridDim.x) {
+    const Tile tile = tiles.Get(index);
+    float sums[S::kGroupColumns / 2];
+#pragma unroll
+    for (int i = 0; i < S::kGroupColumns / 2; ++i) sums[i] = 0;
+    int slot_before = -1;
+    for (int depth = tile.k_begin; depth < tile.k_end; depth += kDepth) {
+      Wait(SharedAddress(&shared.full[ring.slot]), ring.parity);
+      if constexpr (kProduct == Product::kOuter) {
+        if (tile.k_end - depth < kDepth) {
+          ZeroRows<S>(tile.k_end - depth, ring.slot, shared);
+        }
+      }
+      const uint64_t a =
+          a_descriptor +
+          (ring.slot * static_cast<int>(sizeof(shared.a[0])) >> 4);
+      const uint64_t b =
+          b_descriptor +
+          (ring.slot * static_cast<int>(sizeof(shared.b[0])) >> 4);
+      WgmmaFence();
+#pragma unroll
+      for (int i = 0; i < kDepth / 16; ++i) {
+        // Sixteen rows of 128 bytes, or 32 bytes of each row.
+        if constexpr (kProduct == Product::kOuter) {
+          WgmmaBothTransposed<T>(sums, a + (i * 2048 >> 4), b + (i * 2048 >> 4),
+                                 true);
+        } else if constexpr (kProduct == Product::kMatmul) {
+          WgmmaTransposed<T>(sums, a + (i * 32 >> 4), b + (i * 2048 >> 4),
+                             true);
+        } else {
+          Wgmma<T>(sums, a + (i * 32 >> 4), b + (i * 32 >> 4), true);
+        }
+      }
+      WgmmaCommit();
+      if (slot_before >= 0) {
+        WgmmaWait<1>();
+        if (lane == 0) Arrive(SharedAddress(&shared.empty[slot_before]));
+      }
+      slot_before = ring.slot;
+      ring.Advance();
+    }
+    WgmmaWait<0>();
+    Pin(sums);
+    if (slot_before >= 0 && lane == 0) {
+      Arrive(SharedAddress(&shared.empty[slot_before]));
+    }
+
+    T* out = static_cast<T*>(arguments.out);
+    if (kProduct == Product::kOuter) out += tile.group * m * n;
+    const int first_row = tile.row + group_row + thread / 32 * 16 + lane / 4;
+    const int first_column = tile.column + group_column + lane % 4 * 8;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = first_row + r * 8;
+#pragma unroll
+      for (int j = 0; j < S::kGroupColumns / 8; j += 4) {
+        const auto word = [&](int w) {
+          const float* sum = &sums[(j + w) * 4 + r * 2];
+          return Pack<T>(sum[0], sum[1]);
+        };
+        const uint4 packet = TransposeQuad(word(0), word(1), word(2), word(3));
+        const int column = first_column + j * 8;
+        if (row < tile.row_end && column < arguments.n) {
+          *reinterpret_cast<uint4*>(out + row * n + column) = packet;
+        }
+      }
+    }
+  }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+template <typename T, Product kProduct, typename S>
+__global__ void __launch_bounds__(kThreads, S::kBlocks)
+    Kernel(const __grid_constant__ Arguments arguments,
+           const __grid_constant__ Maps maps) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  extern __shared__ uint8_t shared_bytes[];
+  // The swizzle is a function of the address, so panels must begin at multiples
+  // of 1 KB.
+  auto& shared = *reinterpret_cast<typename S::Memory*>(
+      (reinterpret_cast<uintptr_t>(shared_bytes) + 1023) & ~uintptr_t{1023});
+  Tiles<kProduct, S::kRows, S::kColumns> tiles{
+      arguments, reinterpret_cast<int2*>(&shared + 1)};
+  if (threadIdx.x < 32) {
+    tiles.Prepare();
+  } else if (threadIdx.x == 32) {
+    if (arguments.k > 0) {
+      PrefetchMap(&maps.a);
+      PrefetchMap(&maps.b);
+    }
+    for (int i = 0; i < S::kStages; ++i) {
+      InitBarrier(SharedAddress(&shared.full[i]), 1);
+      InitBarrier(SharedAddress(&shared.empty[i]), 8);  // warps
+    }
+    FenceBarrierInit();
+  }
+  __syncthreads();
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
+  if (warpgroup == 2) {
+    if constexpr (S::kMovesRegisters) {
+      asm volatile(
+          "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
+    }
+    if (__shfl_sync(~0u, threadIdx.x / 32, 0) == 8 && ElectOne()) {
+      Produce<kProduct, S>(maps, tiles, shared);
+    }
+    return;
+  }
+  if constexpr (S::kMovesRegisters) {
+    asm volatile(
+        "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
+  }
+  Consume<T, kProduct, S>(arguments, tiles, shared, warpgroup);
+#endif
+}
+
+template <Product kProduct, typename S>
+bool MakeMaps(const Arguments& arguments, Maps* maps) {
+  const uint64_t m = arguments.m, n = arguments.n, k = arguments.k;
+  const uint64_t groups = arguments.groups;
+  const CUtensorMapDataType type = MapType(arguments.is_bf16);
+  constexpr uint32_t kBoxRows = S::kBoxRows, kColumns = S::kColumns;
+  const auto encode = [type](CUtensorMap* map, const void* data, uint64_t z,
+                             uint64_t y, uint64_t x, uint32_t box_rows) {
+    return EncodeMap(map, data, type, {x, y, z}, {x * 2, y * x * 2},
+                     {64, box_rows, 1}) == CUDA_SUCCESS;
+  };
+  switch (kProduct) {
+    case Product::kMatmul:
+      return encode(&maps->a, arguments.a, 1, m, k, kBoxRows) &&
+             encode(&maps->b, arguments.b, groups, k, n, kDepth);
+    case Product::kLinear:
+      return encode(&maps->a, arguments.a, 1, m, k, kBoxRows) &&
+             encode(&maps->b, arguments.b, groups, n, k, kColumns);
+    default:
+      return encode(&maps->a, arguments.a, 1, k, m, kDepth) &&
+             encode(&maps->b, arguments.b, 1, k, n, kDepth);
+  }
+}
+
+template <typename T, Product kProduct, typename S>
+cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
+                   int multiprocessors) {
+  // Without a depth there is nothing to copy, and no map of it.
+  Maps maps = {};
+  if (arguments.k > 0 && !MakeMaps<kProduct, S>(arguments, &maps)) {
+    return cudaErrorInvalidValue;
+  }
+  const auto kernel = Kernel<T, kProduct, S>;
+  const int bytes = S::SharedBytes(arguments.groups);
+  const cudaError_t error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  const int64_t tiles = MaxTiles<kProduct>(arguments, S::kRows, S::kColumns);
+  const int64_t grid =
+      std::min<int64_t>(tiles, int64_t{multiprocessors} * S::kBlocks);
+  kernel<<<static_cast<unsigned>(grid), kThreads, bytes, stream>>>(arguments,
+                                                                   maps);
+  return cudaGetLastError();
+}
+
+// The host knows the average number of rows only.
+template <typename T, Product kProduct>
+cudaError_t LaunchRows(cudaStream_t stream, const Arguments& arguments,
+                       int multiprocessors) {
+  const int rows = arguments.m / arguments.groups;
+  const auto launch = rows < 96 ? Launch<T, kProduct, Small>
+                      : rows < 384 && arguments.k < 1024
+                          ? Launch<T, kProduct, Medium>
+                          : Launch<T, kProduct, Large>;
+  return launch(stream, arguments, multiprocessors);
+}
+
+template <typename T>
+cudaError_t LaunchTyped(cudaStream_t stream, Product product,
+                        const Arguments& arguments, int multiprocessors) {
+  const auto launch =
+      product == Product::kMatmul   ? LaunchRows<T, Product::kMatmul>
+      : product == Product::kLinear ? LaunchRows<T, Product::kLinear>
+                                    : Launch<T, Product::kOuter, Large>;
+  return launch(stream, arguments, multiprocessors);
+}
+
+}  // namespace
+
+cudaError_t LaunchSm90(cudaStream_t stream, Product product,
+                       const Arguments& arguments, int multiprocessors) {
+  return (arguments.is_bf16 ? LaunchTyped<__nv_bfloat16>
+                            : LaunchTyped<__half>)(stream, product, arguments,
+                                                   multiprocessors);
+}
+
+}  // namespace torch_xla_ext::grouped_matmul

@@ -1,0 +1,170 @@
+// The arguments of the kernels, and the tiles of groups of rows.
+#ifndef KERNELS_GROUPED_MATMUL_GROUPS_CUH_
+#define KERNELS_GROUPED_MATMUL_GROUPS_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace torch_xla_ext::grouped_matmul {
+
+enum class Product { kMatmul, kLinear, kOuter };
+
+// The product of a group is m x k by k x n. Of kMatmul and kLinear, m is the
+// group's number of rows: `m` is the number of all rows. Of kOuter, k is:
+// `k` is the number of all rows.
+struct Arguments {
+  const void* a;       // [m, k], or of kOuter [k, m]
+  const void* b;       // [groups, k, n], of kLinear [groups, n, k], or [k, n]
+  const int2* ranges;  // [groups]
+  void* out;           // [m, n], or of kOuter [groups, m, n]
+  int m, n, k;
+  int groups;
+  bool is_bf16;
+};
+
+__host__ __device__ constexpr int CeilDiv(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+// Rows are divided into 2 * groups + 1 segments: those before group 0, those of
+// group 0, those between it and group 1, …, those behind the last group. Odd
+// segments are groups. An entry is the first row and the first tile of a
+// segment; the one behind the last segment has the numbers of rows and tiles.
+__host__ __device__ constexpr int NumSegmentEntries(int groups) {
+  return 2 * groups + 2;
+}
+
+// Run by a warp: finds the segments. Each has `tiles` tiles for each tile_rows
+// rows, or a part of them. A lane has a part of the groups.
+__device__ inline void FindSegments(const int2* ranges, int groups, int rows,
+                                    int tile_rows, int tiles, int2* segments) {
+  const int lane = threadIdx.x % 32;
+  const int part = CeilDiv(groups, 32);
+  const int first = min(lane * part, groups);
+  const int last = min(first + part, groups);
+  const auto clip = [rows](int row) { return min(max(row, 0), rows); };
+
+  int end = 0;  // of the ranges so far
+#pragma unroll 4
+  for (int i = first; i < last; ++i) end = max(end, clip(__ldg(&ranges[i]).y));
+#pragma unroll
+  for (int i = 1; i < 32; i *= 2) {
+    const int other = __shfl_up_sync(~0u, end, i);
+    if (lane >= i) end = max(end, other);
+  }
+  int before = __shfl_up_sync(~0u, end, 1);
+  if (lane == 0) before = 0;
+  end = __shfl_sync(~0u, end, 31);
+
+  int tile = 0;
+#pragma unroll 4
+  for (int i = first, row = before; i < last; ++i) {
+    const int2 range = __ldg(&ranges[i]);
+    const int range_end = max(clip(range.y), row);
+    const int begin = min(max(clip(range.x), row), range_end);
+    segments[2 * i] = make_int2(row, tile);
+    tile += CeilDiv(begin - row, tile_rows) * tiles;
+    segments[2 * i + 1] = make_int2(begin, tile);
+    tile += CeilDiv(range_end - begin, tile_rows) * tiles;
+    row = range_end;
+  }
+  int tiles_before = tile;
+#pragma unroll
+  for (int i = 1; i < 32; i *= 2) {
+    const int other = __shfl_up_sync(~0u, tiles_before, i);
+    if (lane >= i) tiles_before += other;
+  }
+  tiles_before -= tile;
+  for (int i = 2 * first; i < 2 * last; ++i) segments[i].y += tiles_before;
+  if (lane == 31) {
+    tile += tiles_before;
+    segments[2 * groups] = make_int2(end, tile);
+    segments[2 * groups + 1] =
+        make_int2(rows, tile + CeilDiv(rows - end, tile_rows) * tiles);
+  }
+}
+
+// The segment of a tile: the last one that does not begin after it.
+__device__ inline int FindSegment(const int2* segments, int groups, int tile) {
+  int low = 0, high = 2 * groups;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (segments[middle].y <= tile) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// A tile of the results: rows [row, row_end) and columns from `column` on of
+// the matrix of group `group`, sums over [k_begin, k_end).
+struct Tile {
+  int group, row, row_end, column, k_begin, k_end;
+};
+
+// The number of tiles, or about the largest number where the device alone knows
+// the groups.
+template <Product kProduct>
+__host__ __device__ inline int64_t MaxTiles(const Arguments& arguments,
+                                            int tile_rows, int tile_columns) {
+  const int64_t columns = CeilDiv(arguments.n, tile_columns);
+  const int64_t rows = CeilDiv(arguments.m, tile_rows);
+  if (kProduct == Product::kOuter) return arguments.groups * rows * columns;
+  // Each segment but the last one may end within a tile.
+  const int parts =
+      2 * arguments.groups < arguments.m ? 2 * arguments.groups : arguments.m;
+  return (rows + parts) * columns;
+}
+
+// The tiles in the order in which blocks take them. Tiles of the same weights
+// follow one another.
+template <Product kProduct, int kTileRows, int kTileColumns>
+struct Tiles {
+  const Arguments& arguments;
+  int2* segments;  // in shared memory
+
+  // Run by a warp, before the others use it.
+  __device__ void Prepare() {
+    FindSegments(arguments.ranges, arguments.groups,
+                 kProduct == Product::kOuter ? arguments.k : arguments.m,
+                 kTileRows, CeilDiv(arguments.n, kTileColumns), segments);
+  }
+
+  __device__ int Count() const {
+    return kProduct == Product::kOuter
+               ? static_cast<int>(
+                     MaxTiles<kProduct>(arguments, kTileRows, kTileColumns))
+               : segments[NumSegmentEntries(arguments.groups) - 1].y;
+  }
+
+  __device__ Tile Get(int index) const {
+    if constexpr (kProduct == Product::kOuter) {
+      const int rows = CeilDiv(arguments.m, kTileRows);
+      const int columns = CeilDiv(arguments.n, kTileColumns);
+      const int group = index / (rows * columns);
+      const int local = index % (rows * columns);
+      return {group,
+              local % rows * kTileRows,
+              arguments.m,
+              local / rows * kTileColumns,
+              segments[2 * group + 1].x,
+              segments[2 * group + 2].x};
+    } else {
+      const int segment = FindSegment(segments, arguments.groups, index);
+      const int2 begin = segments[segment];
+      const int end = segments[segment + 1].x;
+      const int rows = CeilDiv(end - begin.x, kTileRows);
+      const int local = index - begin.y;
+      return {segment / 2, begin.x + local % rows * kTileRows,
+              end,         local / rows * kTileColumns,
+              0,           segment % 2 ? arguments.k : 0};
+    }
+  }
+};
+
+}  // namespace torch_xla_ext::grouped_matmul
+
+#endif  // KERNELS_GROUPED_MATMUL_GROUPS_CUH_

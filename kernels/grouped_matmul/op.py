@@ -1,0 +1,243 @@
+"""Matrix products of groups of rows, each with a matrix of its own: mixtures of experts."""
+
+from collections.abc import Callable
+
+import torch
+from torch.autograd.function import FunctionCtx
+
+from xla_kernels import define_operator
+
+__all__ = [
+    "group_ranges",
+    "grouped_linear",
+    "grouped_linear_sum",
+    "grouped_matmul",
+    "grouped_outer",
+]
+
+# x and w, or x and y.
+_Gradient = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _save(ctx: FunctionCtx, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(of_left: _Gradient, of_right: _Gradient) -> Callable:
+    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        operands = ctx.saved_tensors
+        left, right, _ = ctx.needs_input_grad[-3:]
+        return (
+            of_left(grad, *operands) if left else None,
+            of_right(grad, *operands) if right else None,
+            None,
+        )
+
+    return backward
+
+
+def _matmul(x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
+    return torch.ops.xla_gpu.grouped_matmul(x, w, ranges)
+
+
+def _linear(x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
+    return torch.ops.xla_gpu.grouped_linear(x, w, ranges)
+
+
+def _outer(x: torch.Tensor, y: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
+    return torch.ops.xla_gpu.grouped_outer(x, y, ranges)
+
+
+# Devices may share the groups: rows of other devices' groups are zeros in their parts of the sum.
+define_operator(
+    "xla_gpu::grouped_matmul(Tensor x, Tensor w, Tensor ranges) -> Tensor",
+    target="XlaGpuGroupedMatmul",
+    environment=(),
+    setup_context=_save,
+    backward=_backward(
+        lambda grad, x, w, ranges: _linear(grad, w, ranges),
+        lambda grad, x, w, ranges: _outer(x, grad, ranges),
+    ),
+    sharding_rule="_ k, e k n, e _ -> _ n; sum k e",
+)
+define_operator(
+    "xla_gpu::grouped_linear(Tensor x, Tensor w, Tensor ranges) -> Tensor",
+    target="XlaGpuGroupedLinear",
+    environment=(),
+    setup_context=_save,
+    backward=_backward(
+        lambda grad, x, w, ranges: _matmul(grad, w, ranges),
+        lambda grad, x, w, ranges: _outer(grad, x, ranges),
+    ),
+    sharding_rule="_ k, e n k, e _ -> _ n; sum k e",
+)
+define_operator(
+    "xla_gpu::grouped_linear_sum(Tensor x, Tensor w, Tensor ranges, Tensor position, "
+    "Tensor weights) -> Tensor",
+    target="XlaGpuGroupedLinearSum",
+    environment=(),
+    sharding_rule="_ k, e n k, e _, _ _, _ _ -> _ n; sum k e",
+)
+define_operator(
+    "xla_gpu::grouped_outer(Tensor x, Tensor y, Tensor ranges) -> Tensor",
+    target="XlaGpuGroupedOuter",
+    environment=(),
+    setup_context=_save,
+    backward=_backward(
+        lambda grad, x, y, ranges: _linear(y, grad, ranges),
+        lambda grad, x, y, ranges: _matmul(x, grad, ranges),
+    ),
+    sharding_rule="_ m, _ n, e _ -> e m n",
+)
+
+
+def group_ranges(sizes: torch.Tensor) -> torch.Tensor:
+    """Return the rows of groups that follow one another: `ranges` of `grouped_matmul`.
+
+    Args:
+        sizes: [num_groups], integers: each group's number of rows.
+
+    Returns:
+        int32 [num_groups, 2]: each group's first row, and the one behind its last.
+
+    Example:
+        >>> group_ranges(torch.tensor([2, 0, 3]))
+        tensor([[0, 2],
+                [2, 2],
+                [2, 5]], dtype=torch.int32)
+    """
+    ends = sizes.cumsum(0)
+    return torch.stack([ends - sizes, ends], dim=1).int()
+
+
+def grouped_matmul(x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
+    """Multiply groups of rows by matrices of their own: ``torch.ops.xla_gpu.grouped_matmul``.
+
+    Group g has the rows ``ranges[g, 0] <= row < ranges[g, 1]``, and its results are
+    ``x[begin:end] @ w[g]``, with sums in float32. Rows of no group are zeros, whatever is in `x`.
+    Only the device reads `ranges`; only matrices of groups that have rows are read. It computes
+    what ``torch._grouped_mm`` and ``jax.lax.ragged_dot`` do.
+
+    Ranges ascend and are disjoint. If they are not, or are no rows of `x`, they are clipped: a row
+    in several ranges is in the first one, and a range before the end of an earlier one is empty.
+
+    Args:
+        x: [num_rows, k], float16, bfloat16 or float32.
+        w: [num_groups, k, n], of the same dtype; at most 1024 groups.
+        ranges: int32 [num_groups, 2], for instance of `group_ranges`.
+
+    Returns:
+        [num_rows, n], of the dtype of `x`. It is differentiable with respect to `x` and `w`.
+
+    Raises:
+        TypeError, ValueError: an argument has another dtype, shape or device than these.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [5.0, 5.0]], device="xla")
+        >>> w = torch.tensor([[[1.0, 2.0], [3.0, 4.0]], [[10.0, 20.0], [30.0, 40.0]]], device="xla")
+        >>> grouped_matmul(x, w, group_ranges(torch.tensor([1, 2], device="xla"))).cpu()
+        tensor([[ 1.,  2.],
+                [30., 40.],
+                [40., 60.],
+                [ 0.,  0.]])
+    """
+    return torch.ops.xla_gpu.grouped_matmul(x, w, ranges)
+
+
+def grouped_linear(x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
+    """Multiply groups of rows by transposed matrices: ``torch.ops.xla_gpu.grouped_linear``.
+
+    As `grouped_matmul`, for weights as linear layers keep them: a group's results are
+    ``x[begin:end] @ w[g].T``.
+
+    Args:
+        x: [num_rows, k], float16, bfloat16 or float32.
+        w: [num_groups, n, k], of the same dtype; at most 1024 groups.
+        ranges: int32 [num_groups, 2], for instance of `group_ranges`.
+
+    Returns:
+        [num_rows, n], of the dtype of `x`. It is differentiable with respect to `x` and `w`.
+
+    Raises:
+        TypeError, ValueError: an argument has another dtype, shape or device than these.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], device="xla")
+        >>> w = torch.tensor([[[1.0, 2.0]], [[10.0, 20.0]]], device="xla")
+        >>> grouped_linear(x, w, group_ranges(torch.tensor([1, 2], device="xla"))).cpu()
+        tensor([[ 1.],
+                [20.],
+                [30.]])
+    """
+    return torch.ops.xla_gpu.grouped_linear(x, w, ranges)
+
+
+def grouped_linear_sum(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    ranges: torch.Tensor,
+    position: torch.Tensor,
+    weights: torch.Tensor,
+) -> torch.Tensor:
+    """Add rows of `grouped_linear` with weights: ``torch.ops.xla_gpu.grouped_linear_sum``.
+
+    Row i of the result is the sum of ``weights[i, j] * products[position[i, j]]`` over j, where
+    ``products = grouped_linear(x, w, ranges)``: the end of a mixture of experts, whose tokens are
+    in several groups. Devices that share the groups, or k, add these sums and not the products.
+    It has no derivatives.
+
+    Args:
+        x: [num_rows, k], float16, bfloat16 or float32.
+        w: [num_groups, n, k], of the same dtype; at most 1024 groups.
+        ranges: int32 [num_groups, 2], as of `grouped_matmul`.
+        position: int32 [num_sums, num_terms]. Positions that are no rows of `x` add nothing.
+        weights: float32 [num_sums, num_terms].
+
+    Returns:
+        [num_sums, n], of the dtype of `x`. Products have that dtype, too, and sums are in float32.
+
+    Raises:
+        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        NotImplementedError: autograd would record the call.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], device="xla")
+        >>> w = torch.tensor([[[1.0, 2.0]], [[10.0, 20.0]]], device="xla")
+        >>> ranges = group_ranges(torch.tensor([1, 2], device="xla"))
+        >>> position = torch.tensor([[0, 2], [1, 0]], dtype=torch.int32, device="xla")
+        >>> weights = torch.tensor([[1.0, 0.5], [1.0, 0.0]], device="xla")
+        >>> grouped_linear_sum(x, w, ranges, position, weights).cpu()
+        tensor([[16.],
+                [20.]])
+    """
+    return torch.ops.xla_gpu.grouped_linear_sum(x, w, ranges, position, weights)
+
+
+def grouped_outer(x: torch.Tensor, y: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
+    """Multiply each group's columns by its rows: ``torch.ops.xla_gpu.grouped_outer``.
+
+    A group's result is ``x[begin:end].T @ y[begin:end]``, with sums in float32, and zeros for a
+    group without rows: the gradient of the matrices of `grouped_matmul`.
+
+    Args:
+        x: [num_rows, m], float16, bfloat16 or float32.
+        y: [num_rows, n], of the same dtype.
+        ranges: int32 [num_groups, 2], as of `grouped_matmul`; at most 1024 groups.
+
+    Returns:
+        [num_groups, m, n], of the dtype of `x`. It is differentiable with respect to `x` and `y`.
+
+    Raises:
+        TypeError, ValueError: an argument has another dtype, shape or device than these.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], device="xla")
+        >>> y = torch.tensor([[2.0], [3.0], [4.0]], device="xla")
+        >>> grouped_outer(x, y, group_ranges(torch.tensor([1, 2], device="xla"))).cpu()
+        tensor([[[2.],
+                 [0.]],
+        <BLANKLINE>
+                [[4.],
+                 [7.]]])
+    """
+    return torch.ops.xla_gpu.grouped_outer(x, y, ranges)

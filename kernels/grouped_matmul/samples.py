@@ -1,0 +1,103 @@
+"""Samples of the grouped products for tests/ops."""
+
+import torch
+from testing.samples import Arguments, OperatorSamples
+
+from torch_xla_ext import ops
+
+# The second group is empty, and the last three rows are in no group.
+_RANGES = ((0, 4), (4, 4), (4, 9))
+_ROWS, _K, _N = 12, 16, 24
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def _ranges() -> torch.Tensor:
+    return torch.tensor(_RANGES, dtype=torch.int32)
+
+
+def _rows(dtype: torch.dtype, columns: int) -> torch.Tensor:
+    return torch.randn(_ROWS, columns).to(dtype)
+
+
+def _weights(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    return torch.randn(len(_RANGES), *shape).to(dtype)
+
+
+def _matmul(x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros(x.shape[0], w.shape[2], dtype=torch.float64)
+    for group, (begin, end) in enumerate(ranges.tolist()):
+        out[begin:end] = x[begin:end].double() @ w[group].double()
+    return out.to(x.dtype)
+
+
+def _linear(x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
+    return _matmul(x, w.transpose(1, 2), ranges)
+
+
+def _linear_sum(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    ranges: torch.Tensor,
+    position: torch.Tensor,
+    weights: torch.Tensor,
+) -> torch.Tensor:
+    products = _linear(x, w, ranges)[position.long()].double()
+    return (products * weights.double()[..., None]).sum(1).to(x.dtype)
+
+
+def _outer(x: torch.Tensor, y: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
+    parts = [x[begin:end].double().t() @ y[begin:end].double() for begin, end in ranges.tolist()]
+    return torch.stack(parts).to(x.dtype)
+
+
+def _matmul_arguments(dtype: torch.dtype) -> Arguments:
+    return _rows(dtype, _K), _weights(dtype, _K, _N), _ranges()
+
+
+def _linear_arguments(dtype: torch.dtype) -> Arguments:
+    return _rows(dtype, _K), _weights(dtype, _N, _K), _ranges()
+
+
+def _linear_sum_arguments(dtype: torch.dtype) -> Arguments:
+    position = torch.randint(_ROWS, (4, 3), dtype=torch.int32)
+    return *_linear_arguments(dtype), position, torch.rand(4, 3)
+
+
+def _outer_arguments(dtype: torch.dtype) -> Arguments:
+    return _rows(dtype, _K), _rows(dtype, _N), _ranges()
+
+
+SAMPLES = [
+    OperatorSamples(
+        documented=ops.grouped_matmul,
+        target="XlaGpuGroupedMatmul",
+        reference=_matmul,
+        dtypes=_DTYPES,
+        arguments=_matmul_arguments,
+        tolerance=4e-3,
+    ),
+    OperatorSamples(
+        documented=ops.grouped_linear,
+        target="XlaGpuGroupedLinear",
+        reference=_linear,
+        dtypes=_DTYPES,
+        arguments=_linear_arguments,
+        tolerance=4e-3,
+    ),
+    OperatorSamples(
+        documented=ops.grouped_linear_sum,
+        target="XlaGpuGroupedLinearSum",
+        reference=_linear_sum,
+        dtypes=_DTYPES,
+        arguments=_linear_sum_arguments,
+        tolerance=1e-2,
+    ),
+    OperatorSamples(
+        documented=ops.grouped_outer,
+        target="XlaGpuGroupedOuter",
+        reference=_outer,
+        dtypes=_DTYPES,
+        arguments=_outer_arguments,
+        tolerance=4e-3,
+    ),
+]

@@ -1,0 +1,16 @@
+// The kernels for Hopper (grouped_matmul_sm90.cu).
+#ifndef KERNELS_GROUPED_MATMUL_SM90_H_
+#define KERNELS_GROUPED_MATMUL_SM90_H_
+
+#include "kernels/grouped_matmul/groups.cuh"
+
+namespace torch_xla_ext::grouped_matmul {
+
+// Launches the kernel for a GPU of compute capability 9.0. Rows of operands and
+// results are multiples of 16 bytes, and addresses, too.
+cudaError_t LaunchSm90(cudaStream_t stream, Product product,
+                       const Arguments& arguments, int multiprocessors);
+
+}  // namespace torch_xla_ext::grouped_matmul
+
+#endif  // KERNELS_GROUPED_MATMUL_SM90_H_

@@ -1,0 +1,80 @@
+// Sums of rows with weights, a part of grouped_matmul.cu.
+#ifndef KERNELS_GROUPED_MATMUL_SUM_CUH_
+#define KERNELS_GROUPED_MATMUL_SUM_CUH_
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/common/vector.cuh"
+#include "kernels/grouped_matmul/simple.cuh"
+
+namespace torch_xla_ext::grouped_matmul::sum {
+
+struct Arguments {
+  const void* products;  // [rows, n]
+  const int* position;   // [sums, terms]
+  const float* weights;  // [sums, terms]
+  void* out;             // [sums, n]
+  int rows, terms, n;
+};
+
+inline constexpr int kMostThreads = 256;
+
+// A thread adds kCount columns. Grid: [sums, columns].
+template <typename T, int kCount>
+__global__ void __launch_bounds__(kMostThreads)
+    Kernel(const __grid_constant__ Arguments arguments) {
+  using Values = Vector<T, kCount>;
+  const int n = arguments.n;
+  const int column = (blockIdx.y * blockDim.x + threadIdx.x) * kCount;
+  if (column >= n) return;
+  const T* const products = static_cast<const T*>(arguments.products) + column;
+  const int64_t first = int64_t{blockIdx.x} * arguments.terms;
+  float sums[kCount] = {};
+#pragma unroll 8
+  for (int j = 0; j < arguments.terms; ++j) {
+    const int64_t row = arguments.position[first + j];
+    if (row < 0 || row >= arguments.rows) continue;
+    const float weight = arguments.weights[first + j];
+    const auto values = *reinterpret_cast<const Values*>(products + row * n);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      sums[i] += weight * ToFloat(values.values[i]);
+    }
+  }
+  Values out;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    out.values[i] = simple::FromFloat<T>(sums[i]);
+  }
+  T* const to = static_cast<T*>(arguments.out) + int64_t{blockIdx.x} * n;
+  *reinterpret_cast<Values*>(to + column) = out;
+}
+
+template <typename T, int kCount>
+void LaunchColumns(cudaStream_t stream, int sums, const Arguments& arguments) {
+  const int columns = CeilDiv(arguments.n, kCount);
+  const int threads = std::min(CeilDiv(columns, 32) * 32, kMostThreads);
+  const dim3 grid(sums, CeilDiv(columns, threads));
+  Kernel<T, kCount><<<grid, threads, 0, stream>>>(arguments);
+}
+
+template <typename T>
+void Launch(cudaStream_t stream, int sums, const Arguments& arguments) {
+  constexpr int kCount = 16 / sizeof(T);
+  const auto is_aligned = [](const void* data) {
+    return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  };
+  if (arguments.n % kCount == 0 && is_aligned(arguments.products) &&
+      is_aligned(arguments.out)) {
+    LaunchColumns<T, kCount>(stream, sums, arguments);
+  } else {
+    LaunchColumns<T, 1>(stream, sums, arguments);
+  }
+}
+
+}  // namespace torch_xla_ext::grouped_matmul::sum
+
+#endif  // KERNELS_GROUPED_MATMUL_SUM_CUH_
