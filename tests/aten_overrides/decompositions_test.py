@@ -99,6 +99,29 @@ def test_forward_mode(mode: str) -> None:
         torch.testing.assert_close(ours.cpu(), wanted)
 
 
+def written(x: torch.Tensor) -> torch.Tensor:
+    result = x.new_empty(3, 2, 4)
+    result[0].copy_(x)
+    result[1:].copy_(x.flip(0).expand(2, 2, 4))
+    return result
+
+
+@pytest.mark.parametrize(
+    "function", [written, lambda x: functional.pad(x, (1, 2), mode="circular")], ids=str
+)
+def test_tangents_of_writes_to_views(function: Callable[..., torch.Tensor]) -> None:
+    """PyTorch makes the written tensor's tangent of its storage, which XLA tensors lack."""
+    x, tangent = torch.rand(2, 2, 4).unbind()
+    for transform in (
+        lambda x, tangent: torch.func.jvp(function, (x,), (tangent,)),
+        lambda x, tangent: torch.func.jacfwd(function)(x),
+    ):
+        found = transform(x.to("xla"), tangent.to("xla"))
+        torch.testing.assert_close(
+            torch.utils._pytree.tree_map(torch.Tensor.cpu, found), transform(x, tangent)
+        )
+
+
 def resized(x: torch.Tensor) -> torch.Tensor:
     return functional.interpolate(x, size=(7, 9), mode="bilinear")
 

@@ -29,3 +29,15 @@ def test_rare_tokens() -> None:
     for _ in range(16):
         count += (rare / times.exponential_()).argmax(-1).ne(0).sum().item()
     assert 0.12 < count / 128 < 0.28
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.uint16, 16), (torch.uint32, 32)], ids=str)
+def test_unsigned_integers(dtype: torch.dtype, bits: int) -> None:
+    """Upstream's backend openxla2 draws its seeds so."""
+    x = torch.randint(0, 2**bits, (1000,), dtype=dtype, device="xla").cpu().long()
+    assert 0 <= x.min() < 2**bits // 16
+    assert 2**bits // 16 * 15 < x.max() < 2**bits
+    with pytest.raises(RuntimeError, match="out of bounds for UInt"):
+        torch.randint(0, 2**bits + 1, (2,), dtype=dtype, device="xla")
+    with pytest.raises(RuntimeError, match="not implemented for 'UInt64' on XLA devices"):
+        torch.randint(0, 2, (2,), dtype=torch.uint64, device="xla")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 
@@ -85,6 +86,16 @@ def test_without_an_exception() -> None:
     loader = MpDeviceLoader(DataLoader(Data(), batch_size=2), torch_xla.device())
     for _ in range(2):
         assert torch.cat([batch.cpu() for batch in loader]).view(-1).tolist() == list(range(10))
+
+
+def test_a_loop_within_a_loop() -> None:
+    loader = MpDeviceLoader(DataLoader(Data(), batch_size=2), torch_xla.device())
+    count = threading.active_count()
+    outer = [(batch[0].item(), len(list(loader))) for batch in loader]
+    assert outer == [(i, 5) for i in range(0, 10, 2)]
+    for _ in range(5):  # what is not read to its end does not stay
+        next(iter(loader))
+    assert threading.active_count() <= count + 2 * 2
 
 
 def test_shardings_that_name_fewer_axes_than_the_mesh() -> None:

@@ -100,8 +100,17 @@ def test_the_error_has_the_compilers_text_and_the_line(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_kernels() -> None:
-    with pytest.raises(CompilationError, match="'sqare' is not a kernel's: the source has square"):
+    sentence = r"NVRTC [\d.]+: the name 'sqare' is not a kernel's: the source has square$"
+    with pytest.raises(CompilationError, match=sentence):
         compiled(SQUARE, "sqare")
+    with pytest.raises(CompilationError) as error:
+        compiled("this is not CUDA", "square")
+    first, second, *_ = str(error.value).splitlines()
+    assert first.endswith(
+        "the name 'square' is not a kernel's: the source has no __global__ function"
+    )
+    assert second == "kernel.cu(1): error: expected a declaration"
+    assert "__nv_name_map" not in str(error.value)
 
 
 def test_architectures_that_there_are_not() -> None:

@@ -80,6 +80,16 @@ inline void RegisterFactories(torch::Library& m) {
   }
 }
 
+// A tangent of zeros for a tensor that is written to. PyTorch makes one of as
+// many elements as the tensor's storage has, which is none.
+inline at::Tensor NewZerosWithSameFeatureMeta(const at::Tensor& self,
+                                              const at::Tensor& other,
+                                              int64_t self_num_batch_dims) {
+  std::vector<int64_t> sizes = self.sizes().slice(0, self_num_batch_dims).vec();
+  sizes.insert(sizes.end(), other.sizes().begin(), other.sizes().end());
+  return at::zeros(sizes, self.options());
+}
+
 // Upstream's takes the result for an XLA tensor. One of those has no strides.
 inline at::Tensor NewEmptyStrided(
     const at::Tensor& self, at::SymIntArrayRef size, at::SymIntArrayRef stride,

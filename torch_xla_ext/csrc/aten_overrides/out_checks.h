@@ -1,16 +1,24 @@
 // The dtype of an `out=` tensor, which functionalization converts to without a
-// word: `torch.add(x, y, out=integers)` of floats gave integers.
+// word: `torch.add(x, y, out=integers)` of floats gave integers, and
+// `torch.sort(x, out=(values, floats))` indices that are floats.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_OUT_CHECKS_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_OUT_CHECKS_H_
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/Resize.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "torch_xla_ext/csrc/aten_overrides/checked_call.h"
@@ -23,7 +31,7 @@ inline bool IsOut(const c10::Argument& argument) {
 }
 
 // The arguments of a call as meta tensors, or nothing if they need no check:
-// sizes are not known, or all tensors have one dtype.
+// sizes are not known, or all tensors have one dtype, which is not of integers.
 inline std::optional<torch::jit::Stack> DescribedCall(
     const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
@@ -46,6 +54,10 @@ inline std::optional<torch::jit::Stack> DescribedCall(
     if (value.isTensor()) {
       const at::Tensor& tensor = value.toTensor();
       if (!IsToBeChecked(tensor)) return std::nullopt;
+      // Of integers, the result may be floats.
+      is_to_be_checked |=
+          IsOut(arguments[i]) && tensor.defined() &&
+          c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
       described.emplace_back(describe(tensor));
     } else if (value.isTensorList()) {
       std::vector<at::Tensor> list;
@@ -78,10 +90,26 @@ FunctionalizedOuts() {
   return *kernels;
 }
 
+// Operators that compute in the dtype of `out=`, unless another is given.
+inline bool IsComputedInDtypeOfOut(const c10::OperatorHandle& op) {
+  static const auto* const operators = new std::unordered_set<std::string_view>{
+      "aten::cumprod", "aten::cumsum", "aten::nansum",
+      "aten::prod",    "aten::sum",
+  };
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  return operators->count(op.operator_name().name) != 0 &&
+         arguments[arguments.size() - 2].name() == "dtype";
+}
+
 // Functionalization of an operator that writes to `out=`, after PyTorch's
 // function for meta tensors has checked the call.
 inline void CheckOut(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                      torch::jit::Stack* stack) {
+  if (IsComputedInDtypeOfOut(op)) {
+    c10::IValue& dtype = torch::jit::peek(*stack, 0, 2);
+    const at::Tensor& out = torch::jit::peek(*stack, 0, 1).toTensor();
+    if (dtype.isNone() && out.defined()) dtype = out.scalar_type();
+  }
   if (auto described = DescribedCall(op, *stack)) {
     const at::AutoDispatchSkipFunctionalize guard;
     const c10::WarningUtils::WarningHandlerGuard no_warnings(nullptr);
@@ -95,27 +123,240 @@ inline void CheckOut(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   FunctionalizedOuts().at(op.operator_name()).callBoxed(op, keys, stack);
 }
 
+// Operators whose `out=` has to have the dtype of the result. PyTorch's
+// functions for meta tensors accept any that it can be cast to.
+inline bool IsOfResultDtype(const c10::OperatorHandle& op) {
+  static const auto* const operators = new std::unordered_set<std::string_view>{
+      "aten::_fft_c2c",
+      "aten::_fft_r2c",
+      "aten::_linalg_eigh",
+      "aten::_linalg_slogdet",
+      "aten::_linalg_solve_ex",
+      "aten::all",
+      "aten::amax",
+      "aten::amin",
+      "aten::aminmax",
+      "aten::any",
+      "aten::argmax",
+      "aten::argmin",
+      "aten::avg_pool3d",
+      "aten::bucketize",
+      "aten::complex",
+      "aten::cummax",
+      "aten::cummin",
+      "aten::frexp",
+      "aten::histc",
+      "aten::histogram",
+      "aten::index_add",
+      "aten::index_copy",
+      "aten::index_reduce",
+      "aten::index_select",
+      "aten::isin",
+      "aten::isneginf",
+      "aten::isposinf",
+      "aten::kthvalue",
+      "aten::linalg_cross",
+      "aten::linalg_ldl_factor_ex",
+      "aten::linalg_ldl_solve",
+      "aten::linalg_lu",
+      "aten::linalg_lu_factor_ex",
+      "aten::linalg_lu_solve",
+      "aten::linalg_qr",
+      "aten::linalg_solve_triangular",
+      "aten::linear",
+      "aten::log_softmax",
+      "aten::logcumsumexp",
+      "aten::lu_unpack",
+      "aten::masked_select",
+      "aten::median",
+      "aten::mode",
+      "aten::multinomial",
+      "aten::nan_to_num",
+      "aten::nanmedian",
+      "aten::narrow_copy",
+      "aten::nonzero",
+      "aten::ormqr",
+      "aten::polar",
+      "aten::renorm",
+      "aten::scatter_reduce",
+      "aten::searchsorted",
+      "aten::signbit",
+      "aten::softmax",
+      "aten::sort",
+      "aten::take",
+      "aten::topk",
+      "aten::tril",
+      "aten::triu",
+      "aten::where",
+  };
+  return op.hasTag(at::Tag::generated) ||
+         operators->count(op.operator_name().name) != 0;
+}
+
+// The operator that returns what `op` writes to `out=`.
+inline std::optional<c10::OperatorHandle> FunctionOf(
+    const c10::OperatorHandle& op) {
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.name != op.operator_name().name) continue;
+    const auto other = dispatcher.findSchema(name);
+    if (!other) continue;
+    const std::vector<c10::Argument>& others = other->schema().arguments();
+    const auto is_same = [](const c10::Argument& a, const c10::Argument& b) {
+      return a.name() == b.name() && *a.type() == *b.type() &&
+             b.alias_info() == nullptr;
+    };
+    if (others.size() < arguments.size() &&
+        std::equal(others.begin(), others.end(), arguments.begin(), is_same) &&
+        std::all_of(arguments.begin() + others.size(), arguments.end(),
+                    IsOut)) {
+      return other;
+    }
+  }
+  return std::nullopt;
+}
+
+struct Function {
+  c10::OperatorHandle op;
+  bool is_of_result_dtype;
+};
+
+inline const std::optional<Function>& FunctionFor(
+    const c10::OperatorHandle& op) {
+  static auto* const functions =
+      new std::unordered_map<c10::OperatorName, std::optional<Function>>;
+  static auto* const mutex = new std::mutex;
+  const std::lock_guard<std::mutex> lock(*mutex);
+  const auto [found, is_new] = functions->try_emplace(op.operator_name());
+  if (is_new) {
+    if (const auto function = FunctionOf(op)) {
+      found->second = Function{*function, IsOfResultDtype(op)};
+    }
+  }
+  return found->second;
+}
+
+// What the operator that returns its results returns for a call of one that
+// writes to `out=`, after a check of their dtypes.
+inline torch::jit::Stack CheckedResults(const Function& function,
+                                        const at::ArrayRef<c10::IValue>& inputs,
+                                        const at::ArrayRef<c10::IValue>& outs) {
+  torch::jit::Stack results = inputs.vec();
+  function.op.callBoxed(&results);
+  TORCH_INTERNAL_ASSERT(results.size() == outs.size());
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const at::Tensor& result = results[i].toTensor();
+    const at::Tensor& out = outs[i].toTensor();
+    TORCH_CHECK(!function.is_of_result_dtype || result.dtype() == out.dtype(),
+                "Expected out tensor to have dtype ", result.dtype(),
+                ", but got ", out.dtype(), " instead");
+    TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()),
+                "result type ", result.scalar_type(),
+                " can't be cast to the desired output type ",
+                out.scalar_type());
+  }
+  return results;
+}
+
+inline void Write(const torch::jit::Stack& results,
+                  const torch::jit::Stack& outs, torch::jit::Stack* stack) {
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const at::Tensor& out = outs[i].toTensor();
+    const at::Tensor& result = results[i].toTensor();
+    at::native::resize_output(out, result.sizes());
+    out.copy_(result);
+    stack->push_back(outs[i]);
+  }
+}
+
+// Functionalization of an operator that writes to `out=`, after a check of the
+// results that it would write.
+inline void WriteCheckedResults(const c10::OperatorHandle& op,
+                                c10::DispatchKeySet keys,
+                                torch::jit::Stack* stack) {
+  const std::optional<Function>& function = FunctionFor(op);
+  const size_t count = op.schema().arguments().size();
+  const auto arguments = torch::jit::last(*stack, count);
+  const auto is_xla = [](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().defined() &&
+           value.toTensor().is_xla() &&
+           at::functionalization::impl::isFunctionalTensor(value.toTensor());
+  };
+  if (function) {
+    const size_t num_inputs = function->op.schema().arguments().size();
+    const auto inputs = arguments.slice(0, num_inputs);
+    const auto outs = arguments.slice(num_inputs);
+    if (std::all_of(outs.begin(), outs.end(), is_xla)) {
+      const torch::jit::Stack results = CheckedResults(*function, inputs, outs);
+      if (std::all_of(results.begin(), results.end(), [](const auto& result) {
+            return IsToBeChecked(result.toTensor());
+          })) {
+        const torch::jit::Stack written = outs.vec();
+        torch::jit::drop(*stack, count);
+        Write(results, written, stack);
+        return;
+      }
+    }
+  }
+  FunctionalizedOuts().at(op.operator_name()).callBoxed(op, keys, stack);
+}
+
+// Instead of a composition that writes to `out=`.
+inline void WriteResults(const c10::OperatorHandle& op,
+                         torch::jit::Stack* stack) {
+  const std::optional<Function>& function = FunctionFor(op);
+  TORCH_INTERNAL_ASSERT(function);
+  const size_t count = op.schema().arguments().size();
+  const auto arguments = torch::jit::last(*stack, count);
+  const size_t num_inputs = function->op.schema().arguments().size();
+  const torch::jit::Stack outs = arguments.slice(num_inputs).vec();
+  const torch::jit::Stack results =
+      CheckedResults(*function, arguments.slice(0, num_inputs), outs);
+  torch::jit::drop(*stack, count);
+  Write(results, outs, stack);
+}
+
+inline void RegisterOutCompositions(torch::Library& m) {
+  const auto write = torch::CppFunction::makeFromBoxedFunction<&WriteResults>;
+  // PyTorch's composition returns another tensor than `out` if that is
+  // functional.
+  m.impl("linalg_matrix_rank.atol_rtol_float_out", write());
+  m.impl("linalg_matrix_rank.atol_rtol_tensor_out", write());
+  m.impl("linalg_matrix_rank.out", write());
+  m.impl("linalg_matrix_rank.out_tol_tensor", write());
+  // It calls a kernel of the CPU.
+  m.impl("nanmean.out", write());
+}
+
 inline void RegisterOutChecks(torch::Library& m) {
   constexpr std::string_view kNamespace = "aten::";
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind(kNamespace, 0) != 0) continue;
     const auto op = dispatcher.findSchema(name);
-    if (!op || op->hasTag(at::Tag::generated) ||
-        op->hasTag(at::Tag::dynamic_output_shape) ||
-        !op->hasKernelForDispatchKey(c10::DispatchKey::Functionalize) ||
-        !op->hasKernelForDispatchKey(c10::DispatchKey::Meta)) {
+    if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::Functionalize)) {
       continue;
     }
     const std::vector<c10::Argument>& arguments = op->schema().arguments();
     if (arguments.empty() || !IsOut(arguments.back())) continue;
+    // It draws numbers of the dtype of `out=`.
+    if (name.name == "aten::bernoulli") continue;
     FunctionalizedOuts().emplace(
         name, KernelOf(*op, c10::DispatchKey::Functionalize));
     const std::string full =
         name.name.substr(kNamespace.size()) +
         (name.overload_name.empty() ? "" : "." + name.overload_name);
+    const bool is_by_meta = !IsOfResultDtype(*op) &&
+                            name.name != "aten::angle" &&
+                            name.name != "aten::conj_physical" &&
+                            name.name != "aten::linalg_eigvals" &&
+                            !op->hasTag(at::Tag::dynamic_output_shape) &&
+                            op->hasKernelForDispatchKey(c10::DispatchKey::Meta);
     m.impl(full.c_str(),
-           torch::CppFunction::makeFromBoxedFunction<&CheckOut>());
+           is_by_meta ? torch::CppFunction::makeFromBoxedFunction<&CheckOut>()
+                      : torch::CppFunction::makeFromBoxedFunction<
+                            &WriteCheckedResults>());
   }
 }
 

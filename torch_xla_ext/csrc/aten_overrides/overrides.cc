@@ -153,6 +153,7 @@ void RegisterForXla(torch::Library& library) {
   m.impl("div.Tensor_mode", DivTensorMode);
   m.impl("floor_divide", FloorDivide);
   // factories.h
+  m.impl("_new_zeros_with_same_feature_meta", NewZerosWithSameFeatureMeta);
   m.impl("new_empty_strided", NewEmptyStrided);
   // copies.h
   m.impl("_copy_from", CopyFrom);
@@ -467,6 +468,7 @@ bool RegisterAll() {
   // After the kernels, which they call.
   Register(c10::DispatchKey::XLA, RegisterCallChecks);
   Register(c10::DispatchKey::Functionalize, RegisterOutChecks);
+  Register(c10::DispatchKey::AutogradXLA, RegisterOutCompositions);
   return true;
 }
 

@@ -3,9 +3,9 @@
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_RANDOM_CHECKS_H_
 
 #include <ATen/ATen.h>
-#include <ATen/Dispatch.h>
+#include <ATen/Dispatch_v2.h>
+#include <c10/util/overflows.h>
 
-#include <limits>
 #include <optional>
 
 #include "torch_xla_ext/csrc/aten_overrides/kernel_checks.h"
@@ -30,11 +30,15 @@ inline void CheckMultinomial(const at::Tensor& self, c10::SymInt num_samples,
 inline void CheckFits(const char* name, const at::Tensor& self,
                       int64_t number) {
   if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false)) return;
-  AT_DISPATCH_INTEGRAL_TYPES(self.scalar_type(), "random_", [&] {
-    TORCH_CHECK(number >= std::numeric_limits<scalar_t>::min() &&
-                    number <= std::numeric_limits<scalar_t>::max(),
-                name, " is out of bounds for ", self.scalar_type());
-  });
+  TORCH_CHECK(self.scalar_type() != at::kUInt64,
+              "\"random_\" not implemented for 'UInt64' on XLA devices; draw "
+              "int64, and convert that");
+  AT_DISPATCH_V2(
+      self.scalar_type(), "random_", AT_WRAP([&] {
+        TORCH_CHECK(!c10::overflows<scalar_t>(number, /*strict_unsigned=*/true),
+                    name, " is out of bounds for ", self.scalar_type());
+      }),
+      AT_EXPAND(AT_INTEGRAL_TYPES), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
 }
 
 inline void CheckRandom(at::Tensor& self, int64_t from,

@@ -2,16 +2,19 @@
 
 ParallelLoader, which MpDeviceLoader makes, reads and copies batches in threads of its own. Where
 one of them ended with an exception, the loop ended as if there were no more batches, or never.
+A second loop over the same MpDeviceLoader, such as an evaluation in the middle of an epoch, ended
+the first one in the same way.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import torch
 import torch_xla.debug.profiler as xp
 from torch_xla.distributed import parallel_loader
-from torch_xla.distributed.parallel_loader import ParallelLoader
+from torch_xla.distributed.parallel_loader import MpDeviceLoader, ParallelLoader, PerDeviceLoader
 
 
 def _report(loader: ParallelLoader, error: BaseException) -> None:
@@ -77,3 +80,28 @@ def worker(_: Callable[..., None]) -> Callable[..., None]:
                 dqueue.queue.close_write()
 
     return _worker
+
+
+def iterate(
+    _: Callable[[MpDeviceLoader], PerDeviceLoader],
+) -> Callable[[MpDeviceLoader], PerDeviceLoader]:
+    """Return MpDeviceLoader.__iter__, which closes the loaders that no loop reads any more.
+
+    A DataLoader with persistent workers has one iterator, so there the loop before is closed, too.
+    """
+
+    def iter_(self: MpDeviceLoader) -> PerDeviceLoader:
+        is_shared = getattr(self._loader, "persistent_workers", False)
+        still_read = []
+        for iterator, loader in getattr(self, "_opened", []):
+            if is_shared or iterator() is None:
+                loader.close()
+            else:
+                still_read.append((iterator, loader))
+        loader = ParallelLoader(self._loader, [self._device], **self._parallel_loader_kwargs)
+        iterator = loader.per_device_loader(self._device)
+        self._parallel_loader = loader
+        self._opened = [*still_read, (weakref.ref(iterator), loader)]
+        return iterator
+
+    return iter_

@@ -233,6 +233,13 @@ FIXES = (
         },
     ),
     Fix(
+        "nested_loops",
+        versions="torch_xla 2.8",
+        reason="a second loop over a MpDeviceLoader ends the first one without an error",
+        test="tests/users/loaders_test.py",
+        replaces={f"{_LOADER}:MpDeviceLoader.__iter__": f"{_HERE}.loaders:iterate"},
+    ),
+    Fix(
         "sharding_spec",
         versions="torch_xla 2.8",
         reason="a ShardingSpec of fewer axes than its mesh's slices batches in too many dimensions",

@@ -142,10 +142,26 @@ def _compile(
         return compiled
     except nvrtc.CompilationError as error:
         version = ".".join(map(str, compiler.version))
-        raise nvrtc.CompilationError(
-            f"cuda_kernel {source.name!r} does not compile for {architecture} with NVRTC "
-            f"{version}:\n{_with_lines(str(error), source.text, file)}{_remedy(str(error), source)}"
-        ) from None
+        log = _of_the_source(str(error))
+        parts = [
+            f"cuda_kernel {source.name!r} does not compile for {architecture} with NVRTC {version}",
+            *([remedy] if (remedy := _remedy(str(error), source)) else []),
+        ]
+        shown = f"\n{_with_lines(log, source.text, file)}" if log else ""
+        raise nvrtc.CompilationError(f"{': '.join(parts)}{shown}") from None
+
+
+def _of_the_source(log: str) -> str:
+    """Return the compiler's messages without those about the file that it makes of names."""
+    messages = re.split(r"\n(?=\S)", log.strip())
+    if not any("__nv_name_map" in message for message in messages):
+        return log
+    is_count = re.compile(r"\d+ errors? detected in the compilation")
+    return "\n".join(
+        message
+        for message in messages
+        if "__nv_name_map" not in message and not is_count.match(message)
+    ).rstrip()
 
 
 def _with_lines(log: str, text: str, file: str) -> str:
@@ -162,10 +178,10 @@ def _with_lines(log: str, text: str, file: str) -> str:
 def _remedy(log: str, source: Source) -> str:
     if header := re.search(rf'{MISSING_HEADER} "([^"]+)"', log):
         if header[1] == "nv/target":  # which CUDA's own headers include
-            return "\nCCCL's headers are missing: pip install nvidia-cuda-cccl-cu12, for CUDA 12"
-        return f"\npass the folder of {header[1]} in include_dirs"
+            return "CCCL's headers are missing: pip install nvidia-cuda-cccl-cu12, for CUDA 12"
+        return f"pass the folder of {header[1]} in include_dirs"
     if "__nv_name_map" in log:
         kernels = re.findall(r"__global__[^;{}]*?(\w+)\s*\([^()]*\)\s*[{;]", source.text)
         has = ", ".join(dict.fromkeys(kernels)) or "no __global__ function"
-        return f"\nthe name {source.name!r} is not a kernel's: the source has {has}"
+        return f"the name {source.name!r} is not a kernel's: the source has {has}"
     return ""
