@@ -9,37 +9,25 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
 #include "torch_xla_ext/csrc/runtime_fixes/scatter_indices.h"
+#include "torch_xla_ext/csrc/runtime_fixes/windowed_operands.h"
 
 namespace torch_xla_ext {
 namespace {
 
-// Numbers of fields in xla/service/hlo.proto and xla/xla_data.proto.
-namespace module {
-constexpr uint32_t kComputations = 3;
-}
-namespace computation {
-constexpr uint32_t kName = 1, kInstructions = 2, kProgramShape = 4, kId = 5,
-                   kRootId = 6;
-}
-namespace program_shape {
-constexpr uint32_t kParameters = 1, kResult = 2;
-}
-namespace instruction {
-constexpr uint32_t kName = 1, kOpcode = 2, kShape = 3, kMetadata = 7,
-                   kLiteral = 8, kTupleIndex = 13, kId = 35, kOperandIds = 36,
-                   kCalledComputationIds = 38, kSharding = 40,
-                   kComparisonDirection = 63;
-}
-namespace shape {
-constexpr uint32_t kElementType = 2, kTupleShapes = 4;
-}
-namespace literal {
-constexpr uint32_t kF32s = 8, kF64s = 9, kF16s = 11, kBf16s = 13;
-}
-// xla::PrimitiveType.
-constexpr uint64_t kF16 = 10, kF32 = 11, kF64 = 12, kTuple = 13, kBf16 = 16;
+namespace computation = hlo::computation;
+namespace instruction = hlo::instruction;
+namespace literal = hlo::literal;
+namespace module = hlo::module;
+namespace program_shape = hlo::program_shape;
+namespace shape = hlo::shape;
+using hlo::kBf16;
+using hlo::kF16;
+using hlo::kF32;
+using hlo::kF64;
+using hlo::kTuple;
 
 // The largest finite number of a floating-point type, and infinity, in the
 // bytes of a literal. Their negatives have the last byte's first bit set.
@@ -402,9 +390,12 @@ class Corrections {
 
 std::optional<std::string> CorrectReductions(const std::string& module) {
   std::optional<std::string> corrected = Corrections(module).Run();
-  std::optional<std::string> narrowed =
-      NarrowScatterIndices(corrected ? *corrected : module);
-  return narrowed ? narrowed : corrected;
+  for (const auto change : {NarrowScatterIndices, GatherWindowedOperands}) {
+    std::optional<std::string> changed =
+        change(corrected ? *corrected : module);
+    if (changed) corrected = std::move(changed);
+  }
+  return corrected;
 }
 
 }  // namespace torch_xla_ext

@@ -1,0 +1,54 @@
+// Numbers of fields in xla/service/hlo.proto and xla/xla_data.proto, and values
+// of their enumerations, for ProtobufMessage.
+#ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_HLO_FIELDS_H_
+#define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_HLO_FIELDS_H_
+
+#include <cstdint>
+
+namespace torch_xla_ext::hlo {
+
+namespace module {
+constexpr uint32_t kComputations = 3;
+}
+namespace computation {
+constexpr uint32_t kName = 1, kInstructions = 2, kProgramShape = 4, kId = 5,
+                   kRootId = 6;
+}
+namespace program_shape {
+constexpr uint32_t kParameters = 1, kResult = 2;
+}
+namespace instruction {
+constexpr uint32_t kName = 1, kOpcode = 2, kShape = 3, kMetadata = 7,
+                   kLiteral = 8, kTupleIndex = 13, kWindow = 15,
+                   kConvolutionDimensionNumbers = 16, kCustomCallTarget = 28,
+                   kId = 35, kOperandIds = 36, kCalledComputationIds = 38,
+                   kSharding = 40, kBackendConfig = 43, kFeatureGroupCount = 50,
+                   kBatchGroupCount = 58, kComparisonDirection = 63,
+                   kCustomCallApiVersion = 77;
+}
+namespace convolution {
+constexpr uint32_t kKernelInputFeature = 3, kKernelOutputFeature = 4,
+                   kInputBatch = 7, kInputFeature = 8;
+}
+namespace window {
+constexpr uint32_t kDimensions = 1, kSize = 1, kStride = 2;  // of a dimension
+}
+namespace sharding {
+constexpr uint32_t kType = 1, kTileAssignmentDimensions = 3,
+                   kTupleShardings = 5, kReplicateOnLastTileDim = 6;
+}
+namespace shape {
+constexpr uint32_t kElementType = 2, kDimensions = 3, kTupleShapes = 4,
+                   kLayout = 5;
+}
+namespace literal {
+constexpr uint32_t kShape = 1, kS64s = 5, kF32s = 8, kF64s = 9, kF16s = 11,
+                   kBf16s = 13;
+}
+constexpr uint64_t kManual = 4;  // of xla::OpSharding::Type
+constexpr uint64_t kS32 = 4, kS64 = 5, kF16 = 10, kF32 = 11, kF64 = 12,
+                   kTuple = 13, kBf16 = 16;
+
+}  // namespace torch_xla_ext::hlo
+
+#endif  // TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_HLO_FIELDS_H_
