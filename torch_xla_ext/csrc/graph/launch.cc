@@ -107,7 +107,7 @@ DeviceLock LockDevice(const torch::lazy::BackendDevice& device) {
   });
 }
 
-struct Turn::Queue {
+struct LaunchTicket::Queue {
   std::mutex mutex;
   std::condition_variable changed;
   // Of the thread that has the lock and starts programs; 0 if there is none.
@@ -141,7 +141,8 @@ struct Turn::Queue {
   }
 };
 
-Turn::Queue* Turn::QueueOf(const torch::lazy::BackendDevice& device) {
+LaunchTicket::Queue* LaunchTicket::QueueOf(
+    const torch::lazy::BackendDevice& device) {
   // Never destroyed: threads still use them when the process exits.
   static auto& mutex = *new std::mutex;
   static auto& queues = *new std::map<std::pair<int, int64_t>, Queue>;
@@ -149,10 +150,11 @@ Turn::Queue* Turn::QueueOf(const torch::lazy::BackendDevice& device) {
   return &queues[{device.type(), device.ordinal()}];
 }
 
-Turn::Turn(const torch::lazy::BackendDevice& device)
+LaunchTicket::LaunchTicket(const torch::lazy::BackendDevice& device)
     : queue_(QueueOf(device)), lock_(LockDevice(device)) {}
 
-std::optional<Turn> Turn::Behind(const torch::lazy::BackendDevice& device) {
+std::optional<LaunchTicket> LaunchTicket::Behind(
+    const torch::lazy::BackendDevice& device) {
   constexpr size_t kMaxWaiting = 2;
   // Then others get the lock who wait for it.
   constexpr size_t kMaxStarted = 64;
@@ -168,15 +170,15 @@ std::optional<Turn> Turn::Behind(const torch::lazy::BackendDevice& device) {
     return queue->run;
   });
   if (run == 0) return std::nullopt;
-  return Turn(queue, run);
+  return LaunchTicket(queue, run);
 }
 
-Turn::Turn(Turn&& other) noexcept
+LaunchTicket::LaunchTicket(LaunchTicket&& other) noexcept
     : queue_(std::exchange(other.queue_, nullptr)),
       run_(other.run_),
       lock_(std::move(other.lock_)) {}
 
-Turn::~Turn() {
+LaunchTicket::~LaunchTicket() {
   if (queue_ == nullptr || run_ == 0) return;
   const std::lock_guard<std::mutex> lock(queue_->mutex);
   if (queue_->run != run_) return;
@@ -184,8 +186,8 @@ Turn::~Turn() {
   queue_->changed.notify_all();
 }
 
-bool Turn::WaitUntilReadable(const torch::lazy::BackendDevice& device,
-                             const torch::lazy::BackendDataPtr& data) {
+bool LaunchTicket::WaitUntilReadable(const torch::lazy::BackendDevice& device,
+                                     const torch::lazy::BackendDataPtr& data) {
   const auto computes = [&data](const Launch& launch) {
     return Computes(launch, data);
   };
@@ -202,7 +204,7 @@ bool Turn::WaitUntilReadable(const torch::lazy::BackendDevice& device,
   return queue->run != 0 && !queue->Any(donates) && data->HasValue();
 }
 
-std::vector<torch::lazy::BackendDataPtr> Turn::NotPending(
+std::vector<torch::lazy::BackendDataPtr> LaunchTicket::NotPending(
     std::vector<torch::lazy::BackendDataPtr> data) const {
   using Result = std::weak_ptr<torch::lazy::BackendData>;
   std::vector<const Result*> pending;
@@ -222,7 +224,7 @@ std::vector<torch::lazy::BackendDataPtr> Turn::NotPending(
   return data;
 }
 
-bool Turn::HasAllOthers(const torch::lazy::BackendDataPtr& data) const {
+bool LaunchTicket::HasAllOthers(const torch::lazy::BackendDataPtr& data) const {
   const auto uses = [&data](const std::shared_ptr<Launch>& launch) {
     return launch == nullptr ? 0
                              : std::count(launch->arguments.begin(),
@@ -236,8 +238,8 @@ bool Turn::HasAllOthers(const torch::lazy::BackendDataPtr& data) const {
   return data.use_count() <= count;
 }
 
-void Turn::StartAll(Queue* queue, std::shared_ptr<Launch> launch,
-                    DeviceLock lock) {
+void LaunchTicket::StartAll(Queue* queue, std::shared_ptr<Launch> launch,
+                            DeviceLock lock) {
   while (true) {
     std::deque<std::shared_ptr<Launch>> dropped;
     try {
@@ -274,28 +276,29 @@ void Turn::StartAll(Queue* queue, std::shared_ptr<Launch> launch,
   }
 }
 
-void Start(Turn turn, std::shared_ptr<Launch> launch) {
-  Turn::Queue* const queue = turn.queue_;
+void Start(LaunchTicket ticket, std::shared_ptr<Launch> launch) {
+  LaunchTicket::Queue* const queue = ticket.queue_;
   std::unique_lock<std::mutex> guard(queue->mutex);
-  if (turn.run_ == 0) {
+  if (ticket.run_ == 0) {
     queue->run = ++queue->num_runs;
     queue->num_started = 1;
     queue->current = launch;
     guard.unlock();
-    torch_xla::thread::Schedule(
-        [queue, launch = std::move(launch),
-         lock = std::make_shared<DeviceLock>(std::move(turn.lock_))]() mutable {
-          Turn::StartAll(queue, std::move(launch), std::move(*lock));
-        });
-  } else if (queue->run == turn.run_) {
+    torch_xla::thread::Schedule([queue, launch = std::move(launch),
+                                 lock = std::make_shared<DeviceLock>(
+                                     std::move(ticket.lock_))]() mutable {
+      LaunchTicket::StartAll(queue, std::move(launch), std::move(*lock));
+    });
+  } else if (queue->run == ticket.run_) {
     queue->waiting.push_back(std::move(launch));
   } else {
     Drop(*launch);  // another one before it has failed
   }
 }
 
-void StartHere(Turn turn, std::shared_ptr<Launch> launch) {
-  const std::shared_ptr<Launch> own = std::move(launch);  // ends before `turn`
+void StartHere(LaunchTicket ticket, std::shared_ptr<Launch> launch) {
+  const std::shared_ptr<Launch> own =
+      std::move(launch);  // ends before `ticket`
   const pjrt_shim::FailAtStart fail_at_start;
   Execute(own.get());
 }

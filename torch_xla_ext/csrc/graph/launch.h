@@ -31,17 +31,18 @@ struct Launch;
 // The right to start the next program of a device: its lock, or a place in the
 // queue of the thread that has it. That thread waits for the program while a
 // place exists, so its owner must not wait for the lock.
-class Turn {
+class LaunchTicket {
  public:
   // Like LockDevice.
-  explicit Turn(const torch::lazy::BackendDevice& device);
+  explicit LaunchTicket(const torch::lazy::BackendDevice& device);
   // A place behind programs that have not been started yet. Returns nothing if
   // there are none, one has failed, or others should have the lock. Waits while
   // there are many.
-  static std::optional<Turn> Behind(const torch::lazy::BackendDevice& device);
-  Turn(Turn&& other) noexcept;
-  Turn& operator=(Turn&&) = delete;
-  ~Turn();
+  static std::optional<LaunchTicket> Behind(
+      const torch::lazy::BackendDevice& device);
+  LaunchTicket(LaunchTicket&& other) noexcept;
+  LaunchTicket& operator=(LaunchTicket&&) = delete;
+  ~LaunchTicket();
 
   // Waits until no program that is being started computes this data. Returns
   // whether it may be read without the device's lock then: others are being
@@ -58,10 +59,10 @@ class Turn {
   bool HasAllOthers(const torch::lazy::BackendDataPtr& data) const;
 
  private:
-  friend void Start(Turn turn, std::shared_ptr<Launch> launch);
+  friend void Start(LaunchTicket ticket, std::shared_ptr<Launch> launch);
   struct Queue;
 
-  Turn(Queue* queue, uint64_t run) : queue_(queue), run_(run) {}
+  LaunchTicket(Queue* queue, uint64_t run) : queue_(queue), run_(run) {}
   static Queue* QueueOf(const torch::lazy::BackendDevice& device);
   static void StartAll(Queue* queue, std::shared_ptr<Launch> launch,
                        DeviceLock lock);
@@ -99,12 +100,12 @@ struct Launch {
 // Returns at once. If the program fails, the next LockDevice throws its error,
 // and the results stay without values. Programs behind it are not started: what
 // they would have written keeps its values, and other results have none.
-void Start(Turn turn, std::shared_ptr<Launch> launch);
+void Start(LaunchTicket ticket, std::shared_ptr<Launch> launch);
 
 // Returns when the program has been started, in this thread, and throws its
-// error, also one that the device has not been given the program for. `turn`
+// error, also one that the device has not been given the program for. `ticket`
 // has the device's lock.
-void StartHere(Turn turn, std::shared_ptr<Launch> launch);
+void StartHere(LaunchTicket ticket, std::shared_ptr<Launch> launch);
 
 }  // namespace torch_xla_ext::graph
 

@@ -336,7 +336,8 @@ void Program::CheckHaveValues(const std::vector<Input>& inputs) {
   num_losses_ = num_losses;
 }
 
-bool Program::IsReady(const std::vector<Input>& inputs, const Turn& turn) {
+bool Program::IsReady(const std::vector<Input>& inputs,
+                      const LaunchTicket& ticket) {
   constexpr int kMaxShared = 64;
   const uint64_t num_losses = NumLosses();
   int num_shared = 0;
@@ -348,34 +349,35 @@ bool Program::IsReady(const std::vector<Input>& inputs, const Turn& turn) {
     }
     unknown.push_back(DataOf(inputs[i].base));
   }
-  for (const auto& data : turn.NotPending(std::move(unknown))) {
+  for (const auto& data : ticket.NotPending(std::move(unknown))) {
     if (!data->HasValue()) return false;
   }
   for (size_t i : description_.written) {
     if (!IsShared(inputs[i].base)) continue;
     const auto& data = inputs[i].base->torch::lazy::LazyTensor::data()->handle;
-    if (++num_shared > kMaxShared || !turn.HasAllOthers(data)) return false;
+    if (++num_shared > kMaxShared || !ticket.HasAllOthers(data)) return false;
   }
   num_losses_ = num_losses;
   return true;
 }
 
-Turn Program::Prepare(const std::vector<Input>& inputs, bool may_queue) {
+LaunchTicket Program::Prepare(const std::vector<Input>& inputs,
+                              bool may_queue) {
   if (may_queue) {
-    std::optional<Turn> turn = Turn::Behind(device_);
-    if (turn && IsReady(inputs, *turn)) return std::move(*turn);
+    std::optional<LaunchTicket> ticket = LaunchTicket::Behind(device_);
+    if (ticket && IsReady(inputs, *ticket)) return std::move(*ticket);
   }
   std::vector<const Input*> shared;
   while (true) {
     // The previous program holds its arguments until it has been started.
-    std::optional<Turn> turn(std::in_place, device_);
+    std::optional<LaunchTicket> ticket(std::in_place, device_);
     CheckHaveValues(inputs);
     shared.clear();
     for (size_t i : description_.written) {
       if (IsShared(inputs[i].base)) shared.push_back(&inputs[i]);
     }
-    if (shared.empty()) return std::move(*turn);
-    turn.reset();  // copying runs a program
+    if (shared.empty()) return std::move(*ticket);
+    ticket.reset();  // copying runs a program
     for (const Input* input : shared) {
       const torch::lazy::BackendDataPtr copy =
           CopyOf(DataOf(input->base), input->storage->base().scalar_type());
@@ -405,7 +407,8 @@ torch::lazy::BackendDataPtr Program::TakeWritten(
 }
 
 std::vector<torch::lazy::BackendDataPtr> Program::Start(
-    Turn turn, const std::vector<Input>& inputs, StartFunction start) {
+    LaunchTicket ticket, const std::vector<Input>& inputs,
+    StartFunction start) {
   const size_t num_written = description_.written.size();
   if (result_shapes_.empty()) {
     const DeviceIsLocked locked;
@@ -465,7 +468,7 @@ std::vector<torch::lazy::BackendDataPtr> Program::Start(
     outputs.push_back(MakeResult(num_written + k));
     launch->results.push_back(outputs.back());
   }
-  start(std::move(turn), std::move(launch));
+  start(std::move(ticket), std::move(launch));
   for (size_t i : description_.written) {
     const Input& input = inputs[i];
     if (!input.is_base || HasSeveralTensors(input.storage)) {
@@ -547,13 +550,13 @@ std::vector<at::Tensor> Program::Run(const std::vector<Input>& inputs,
   if (computation_ != nullptr) {
     const std::lock_guard<std::mutex> guard(*run_mutex_);
     const bool is_first = result_shapes_.empty();
-    std::optional<Turn> turn(
+    std::optional<LaunchTicket> ticket(
         Prepare(inputs, !is_first && start == &graph::Start));
     if ((is_first && computation_->is_sharded) || ReportsExecutions()) {
-      turn.reset();  // upstream locks the device
+      ticket.reset();  // upstream locks the device
       results = StartSharded(inputs);
     } else {
-      results = Start(std::move(*turn), inputs, start);
+      results = Start(std::move(*ticket), inputs, start);
     }
   }
   if (description_.ends_step) {

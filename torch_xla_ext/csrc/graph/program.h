@@ -115,7 +115,8 @@ class Program {
   }
 
  private:
-  using StartFunction = void (*)(Turn turn, std::shared_ptr<Launch> launch);
+  using StartFunction = void (*)(LaunchTicket ticket,
+                                 std::shared_ptr<Launch> launch);
 
   struct StateTensor {
     c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
@@ -181,12 +182,12 @@ class Program {
   // Whether each parameter of the state has the data that it had after the last
   // run, or the sharding that CacheShardings has seen.
   bool HasCachedShardings(const std::vector<Input>& inputs) const;
-  // Returns the turn once the written parameters' data can be donated and all
+  // Returns the ticket once the written parameters' data can be donated and all
   // others have values, or will have them. Throws std::runtime_error with the
   // name of a parameter without a value.
-  Turn Prepare(const std::vector<Input>& inputs, bool may_queue);
+  LaunchTicket Prepare(const std::vector<Input>& inputs, bool may_queue);
   // Whether both is so without waiting for the programs before.
-  bool IsReady(const std::vector<Input>& inputs, const Turn& turn);
+  bool IsReady(const std::vector<Input>& inputs, const LaunchTicket& ticket);
   void CheckHaveValues(const std::vector<Input>& inputs);
   // Whether the parameter has the data that it had after the last run.
   bool HasKnownData(size_t parameter,
@@ -198,7 +199,8 @@ class Program {
                                           std::vector<Donated>* free) const;
   // Return the results that follow those of the written parameters.
   std::vector<torch::lazy::BackendDataPtr> Start(
-      Turn turn, const std::vector<Input>& inputs, StartFunction start);
+      LaunchTicket ticket, const std::vector<Input>& inputs,
+      StartFunction start);
   // The first run of a sharded program: only its results tell their shardings.
   std::vector<torch::lazy::BackendDataPtr> StartSharded(
       const std::vector<Input>& inputs);

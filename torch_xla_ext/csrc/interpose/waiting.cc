@@ -52,7 +52,7 @@ void LazyGraphExecutor::DeviceBarrier(const BackendDevice& device) {
             "13BackendDeviceE"));
   const torch_xla_ext::WithoutGil without_gil;
   const auto is_readable = [device, data = read_data] {
-    return torch_xla_ext::graph::Turn::WaitUntilReadable(device, data);
+    return torch_xla_ext::graph::LaunchTicket::WaitUntilReadable(device, data);
   };
   if (read_data != nullptr && torch_xla_ext::WaitUnlessLost(is_readable)) {
     return;
