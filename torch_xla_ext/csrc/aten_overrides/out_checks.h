@@ -31,14 +31,15 @@ inline bool IsOut(const c10::Argument& argument) {
 }
 
 // The arguments of a call as meta tensors, or nothing if they need no check:
-// sizes are not known, or all tensors have one dtype, which is not of integers.
+// sizes are not known, all tensors have one dtype, which is not of integers, or
+// there is no tensor but `out=`, whose dtype then is what the caller asks for.
 inline std::optional<torch::jit::Stack> DescribedCall(
     const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
   torch::jit::Stack described;
   std::optional<at::ScalarType> type;
   size_t outs = 0;
-  bool is_to_be_checked = false;
+  bool is_to_be_checked = false, has_input = false;
   const auto describe = [&](const at::Tensor& tensor) {
     if (!tensor.defined()) return tensor;
     is_to_be_checked |=
@@ -51,6 +52,9 @@ inline std::optional<torch::jit::Stack> DescribedCall(
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& value = stack[stack.size() - arguments.size() + i];
     outs += IsOut(arguments[i]);
+    has_input |= !IsOut(arguments[i]) &&
+                 ((value.isTensor() && value.toTensor().defined()) ||
+                  value.isTensorList());
     if (value.isTensor()) {
       const at::Tensor& tensor = value.toTensor();
       if (!IsToBeChecked(tensor)) return std::nullopt;
@@ -79,7 +83,7 @@ inline std::optional<torch::jit::Stack> DescribedCall(
       described.push_back(value);
     }
   }
-  if (!is_to_be_checked && outs == 1) return std::nullopt;
+  if (!has_input || (!is_to_be_checked && outs == 1)) return std::nullopt;
   return described;
 }
 

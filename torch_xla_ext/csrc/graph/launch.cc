@@ -114,7 +114,7 @@ struct LaunchTicket::Queue {
   uint64_t run = 0;
   uint64_t num_runs = 0;
   size_t num_started = 0;  // in this run
-  size_t num_places = 0;   // Turns of this run
+  size_t num_places = 0;   // LaunchTickets of this run
   std::shared_ptr<Launch> current;
   std::deque<std::shared_ptr<Launch>> waiting;
 
