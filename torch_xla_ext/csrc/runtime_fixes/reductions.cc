@@ -10,9 +10,8 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
+#include "torch_xla_ext/csrc/runtime_fixes/partitioned_operands.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
-#include "torch_xla_ext/csrc/runtime_fixes/scatter_indices.h"
-#include "torch_xla_ext/csrc/runtime_fixes/windowed_operands.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -390,12 +389,9 @@ class Corrections {
 
 std::optional<std::string> CorrectReductions(const std::string& module) {
   std::optional<std::string> corrected = Corrections(module).Run();
-  for (const auto change : {NarrowScatterIndices, GatherWindowedOperands}) {
-    std::optional<std::string> changed =
-        change(corrected ? *corrected : module);
-    if (changed) corrected = std::move(changed);
-  }
-  return corrected;
+  std::optional<std::string> divisible =
+      CorrectPartitionedOperands(corrected ? *corrected : module);
+  return divisible ? divisible : corrected;
 }
 
 }  // namespace torch_xla_ext

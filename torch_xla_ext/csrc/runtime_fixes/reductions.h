@@ -27,9 +27,8 @@ namespace torch_xla_ext {
 // The place of an extremum is that of the first NaN, if there is one. XLA's
 // ArgMax and ArgMin compare values only, and so pass over it.
 //
-// In a program with shardings, scatters get indices that XLA's partitioner can
-// divide (scatter_indices.h), and convolutions and gradients of pools operands
-// for which it computes the right numbers (windowed_operands.h).
+// In a program with shardings, scatters, convolutions and gradients of pools
+// get operands that XLA's partitioner can divide (partitioned_operands.h).
 std::optional<std::string> CorrectReductions(const std::string& module);
 
 }  // namespace torch_xla_ext

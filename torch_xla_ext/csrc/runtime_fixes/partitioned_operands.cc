@@ -1,7 +1,9 @@
-#include "torch_xla_ext/csrc/runtime_fixes/windowed_operands.h"
+#include "torch_xla_ext/csrc/runtime_fixes/partitioned_operands.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -15,8 +17,11 @@ namespace {
 
 namespace computation = hlo::computation;
 namespace instruction = hlo::instruction;
+namespace literal = hlo::literal;
 namespace module = hlo::module;
+namespace shape = hlo::shape;
 constexpr uint64_t kApiVersionOriginal = 1;
+constexpr int64_t kLargestIndex = std::numeric_limits<int32_t>::max();
 
 // Whether a sharding is that of a mesh with several axes: it divides several
 // dimensions, or some devices have the same shard.
@@ -41,9 +46,9 @@ bool IsManual(std::string_view serialized) {
          std::any_of(parts.begin(), parts.end(), IsManual);
 }
 
-class WindowedOperands {
+class PartitionedOperands {
  public:
-  explicit WindowedOperands(const std::string& serialized)
+  explicit PartitionedOperands(const std::string& serialized)
       : module_(serialized) {
     for (const std::string_view text : module_.All(module::kComputations)) {
       const ProtobufMessage message(text);
@@ -51,8 +56,9 @@ class WindowedOperands {
            message.All(computation::kInstructions)) {
         const ProtobufMessage one(inner);
         last_id_ = std::max(last_id_, one.Number(instruction::kId));
-        is_sharded_ |= one.Has(instruction::kSharding);
+        has_operation_ = has_operation_ || IsOfInterest(one);
         if (!one.Has(instruction::kSharding)) continue;
+        is_sharded_ = true;
         const std::string_view sharding = one.Bytes(instruction::kSharding);
         has_several_axes_ = has_several_axes_ || HasSeveralAxes(sharding);
         has_manual_region_ = has_manual_region_ || IsManual(sharding);
@@ -61,16 +67,22 @@ class WindowedOperands {
   }
 
   std::optional<std::string> Run() {
-    if (!is_sharded_ || has_manual_region_) return std::nullopt;
+    if (!is_sharded_ || !has_operation_) return std::nullopt;
     module_.Transform(module::kComputations, [this](std::string_view text) {
-      return WithWholeOperands(text);
+      return Corrected(text);
     });
     if (!is_changed_) return std::nullopt;
     return module_.Serialize();
   }
 
  private:
-  std::string WithWholeOperands(std::string_view text) {
+  static bool IsOfInterest(const ProtobufMessage& one) {
+    const std::string_view opcode = one.Bytes(instruction::kOpcode);
+    return opcode == "scatter" || opcode == "convolution" ||
+           opcode == "select-and-scatter";
+  }
+
+  std::string Corrected(std::string_view text) {
     ProtobufMessage message(text);
     shapes_.clear();
     instructions_.clear();
@@ -79,16 +91,67 @@ class WindowedOperands {
       ProtobufMessage one(inner);
       shapes_.emplace(one.Number(instruction::kId),
                       one.Bytes(instruction::kShape));
-      const std::string_view opcode = one.Bytes(instruction::kOpcode);
-      if (opcode == "convolution" && has_several_axes_) {
-        GatherOfConvolution(&one);
-      } else if (opcode == "select-and-scatter") {
-        GatherOfSelectAndScatter(&one);
+      if (IsOfInterest(one)) {
+        Correct(&one);
+        instructions_.push_back(one.Serialize());
+      } else {
+        instructions_.emplace_back(inner);
       }
-      instructions_.push_back(one.Serialize());
     }
     message.Replace(computation::kInstructions, instructions_);
     return message.Serialize();
+  }
+
+  void Correct(ProtobufMessage* one) {
+    const std::string_view opcode = one->Bytes(instruction::kOpcode);
+    if (opcode == "scatter") {
+      NarrowIndices(one);
+    } else if (has_manual_region_) {
+      return;
+    } else if (opcode == "select-and-scatter") {
+      GatherOfSelectAndScatter(one);
+    } else if (has_several_axes_) {
+      GatherOfConvolution(one);
+    }
+  }
+
+  // The operands of a scatter are as many tensors as it has updates, with the
+  // indices between them.
+  void NarrowIndices(ProtobufMessage* scatter) {
+    std::vector<uint64_t> operands = scatter->Numbers(instruction::kOperandIds);
+    const size_t place = operands.size() / 2;
+    const ProtobufMessage type(shapes_.at(operands[place]));
+    const std::vector<uint64_t> sizes =
+        ProtobufMessage(shapes_.at(operands[0])).Numbers(shape::kDimensions);
+    const bool fits =
+        std::all_of(sizes.begin(), sizes.end(), [](uint64_t size) {
+          return size <= static_cast<uint64_t>(kLargestIndex);
+        });
+    if (type.Number(shape::kElementType) != hlo::kS64 || !fits) return;
+    const std::string wide = type.Serialize();
+    ProtobufMessage narrow = type;
+    narrow.SetNumber(shape::kElementType, hlo::kS32);
+    // Not by a clamp: XLA's passes do not expect its operands of other sizes.
+    const uint64_t raised =
+        Add("maximum", wide, {operands[place], Everywhere(-1, wide)});
+    const uint64_t clamped =
+        Add("minimum", wide, {raised, Everywhere(kLargestIndex, wide)});
+    operands[place] = Add("convert", narrow.Serialize(), {clamped});
+    scatter->SetNumbers(instruction::kOperandIds, operands);
+  }
+
+  uint64_t Everywhere(int64_t value, const std::string& shape) {
+    ProtobufMessage type;
+    type.SetNumber(shape::kElementType, hlo::kS64);
+    type.SetBytes(shape::kLayout, "");
+    ProtobufMessage literal;
+    literal.SetBytes(literal::kShape, type.Serialize());
+    literal.SetNumbers(literal::kS64s, {static_cast<uint64_t>(value)});
+    ProtobufMessage constant;
+    constant.SetBytes(instruction::kLiteral, literal.Serialize());
+    const uint64_t number =
+        Add("constant", type.Serialize(), {}, std::move(constant));
+    return Add("broadcast", shape, {number});
   }
 
   void GatherOfConvolution(ProtobufMessage* one) {
@@ -135,16 +198,8 @@ class WindowedOperands {
 
   // The operand, replicated but for these dimensions, of which XLA decides.
   uint64_t WholeBut(uint64_t operand, std::vector<uint64_t> dimensions) {
-    is_changed_ = true;
-    const uint64_t id = ++last_id_;
     ProtobufMessage message;
-    message.SetBytes(instruction::kName,
-                     "windowed_operand." + std::to_string(id));
-    message.SetBytes(instruction::kOpcode, "custom-call");
-    message.SetBytes(instruction::kShape, shapes_.at(operand));
     message.SetBytes(instruction::kCustomCallTarget, "Sharding");
-    message.SetNumber(instruction::kId, id);
-    message.SetNumbers(instruction::kOperandIds, {operand});
     message.SetBytes(instruction::kSharding, "");  // replicated
     std::sort(dimensions.begin(), dimensions.end());
     std::string numbers;
@@ -156,14 +211,33 @@ class WindowedOperands {
                        "unspecified_dims=[" + numbers + "]");
     }
     message.SetNumber(instruction::kCustomCallApiVersion, kApiVersionOriginal);
+    return Add("custom-call", shapes_.at(operand), {operand},
+               std::move(message));
+  }
+
+  // A new instruction of the computation that is being changed; `message` has
+  // what no other instruction has.
+  uint64_t Add(std::string_view opcode, const std::string& shape,
+               const std::vector<uint64_t>& operands,
+               ProtobufMessage message = {}) {
+    is_changed_ = true;
+    const uint64_t id = ++last_id_;
+    message.SetBytes(instruction::kName, "operand." + std::string(opcode) +
+                                             "." + std::to_string(id));
+    message.SetBytes(instruction::kOpcode, opcode);
+    message.SetBytes(instruction::kShape, shape);
+    message.SetNumber(instruction::kId, id);
+    if (!operands.empty()) {
+      message.SetNumbers(instruction::kOperandIds, operands);
+    }
     instructions_.push_back(message.Serialize());
     return id;
   }
 
   ProtobufMessage module_;
   uint64_t last_id_ = 0;
-  bool is_sharded_ = false, has_several_axes_ = false;
-  bool has_manual_region_ = false, is_changed_ = false;
+  bool is_sharded_ = false, has_operation_ = false, is_changed_ = false;
+  bool has_several_axes_ = false, has_manual_region_ = false;
   // Of the computation that is being changed.
   std::unordered_map<uint64_t, std::string> shapes_;
   std::vector<std::string> instructions_;
@@ -171,8 +245,9 @@ class WindowedOperands {
 
 }  // namespace
 
-std::optional<std::string> GatherWindowedOperands(const std::string& module) {
-  return WindowedOperands(module).Run();
+std::optional<std::string> CorrectPartitionedOperands(
+    const std::string& module) {
+  return PartitionedOperands(module).Run();
 }
 
 }  // namespace torch_xla_ext
