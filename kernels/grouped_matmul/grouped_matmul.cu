@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "kernels/common/device.h"
 #include "kernels/grouped_matmul/grouped_matmul.h"
 #include "kernels/grouped_matmul/mma.cuh"
 #include "kernels/grouped_matmul/simple.cuh"
@@ -22,25 +23,6 @@ namespace {
 //   mma       16 bits    8.0 and later  multiples of 8      multiples of 16
 //   simple    all        all            all                 all
 enum class Variant { kSm90, kMma, kSimple };
-
-struct Device {
-  int multiprocessors;
-  int major;
-  int minor;
-};
-
-Status GetDevice(Device* device) {
-  int id = 0;
-  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&id)));
-  const auto get = [id](int* value, cudaDeviceAttr attribute) {
-    return CudaStatus(cudaDeviceGetAttribute(value, attribute, id));
-  };
-  XLA_KERNEL_RETURN_IF_ERROR(
-      get(&device->multiprocessors, cudaDevAttrMultiProcessorCount));
-  XLA_KERNEL_RETURN_IF_ERROR(
-      get(&device->major, cudaDevAttrComputeCapabilityMajor));
-  return get(&device->minor, cudaDevAttrComputeCapabilityMinor);
-}
 
 Variant ChooseVariant(const Device& device, Product product, DType dtype,
                       const Arguments& arguments) {

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "kernels/common/checks.h"
+#include "kernels/common/device.h"
 #include "kernels/mla_paged_attention/attend.cuh"
 #include "kernels/mla_paged_attention/mla_paged_attention.h"
 #include "torch_xla_ext/cuda_status.h"
@@ -25,28 +26,6 @@ namespace {
 // large tile of kManyRows would be empty; and a GPU of compute capability 12
 // has only enough shared memory for the small tile.
 enum class Variant { kSm90, kManyRows, kFewRows };
-
-struct Device {
-  int multiprocessors;
-  int shared_memory;  // of a block, at most
-  int major;
-  int minor;
-};
-
-Status GetDevice(Device* device) {
-  int id = 0;
-  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&id)));
-  const auto get = [id](int* value, cudaDeviceAttr attribute) {
-    return CudaStatus(cudaDeviceGetAttribute(value, attribute, id));
-  };
-  XLA_KERNEL_RETURN_IF_ERROR(
-      get(&device->multiprocessors, cudaDevAttrMultiProcessorCount));
-  XLA_KERNEL_RETURN_IF_ERROR(
-      get(&device->shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  XLA_KERNEL_RETURN_IF_ERROR(
-      get(&device->major, cudaDevAttrComputeCapabilityMajor));
-  return get(&device->minor, cudaDevAttrComputeCapabilityMinor);
-}
 
 Variant ChooseVariant(const Device& device, bool cache_is_f8,
                       const Arguments& arguments) {
