@@ -1,4 +1,4 @@
-"""What layers of a model on several devices return in place of tensors."""
+"""Deferred tensors, which layers of a model on several devices return."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 from vllm.model_executor.layers.layernorm import RMSNorm
 
@@ -85,43 +84,43 @@ class Columns(Deferred):
 
 
 class PendingSum(Deferred):
-    """The product of x and a row-parallel layer's weight, before its sum over the devices.
+    """What a row-parallel layer computes on each device, before its sum over the devices.
 
-    A norm after it is computed in the same kernel (`ops.all_reduce_rms_norm`).
+    What an adapter adds is computed on each device for its own columns, too: there is one sum. A
+    norm after it is computed in the same kernel (`ops.all_reduce_rms_norm`).
     """
 
-    def __init__(self, devices: Devices, x: torch.Tensor, weight: torch.Tensor) -> None:
-        self._devices, self._operands = devices, (x, weight)
+    def __init__(
+        self,
+        devices: Devices,
+        function: Callable[..., torch.Tensor],
+        divided: Sequence[torch.Tensor],
+        replicated: Sequence[torch.Tensor] = (),
+    ) -> None:
+        """Take what `Devices.summed` takes; `divided` begins with x and the layer's weight."""
+        self._devices, self._product = devices, (function, divided, replicated)
+        x, weight, *_ = divided
         self.shape = torch.Size((*x.shape[:-1], weight.shape[0]))
 
     @functools.cached_property
     def whole(self) -> torch.Tensor:
-        return self._devices.summed(functional.linear, self._operands, ())
+        return self._devices.summed(*self._product)
+
+    def plus(
+        self, product: Callable[..., torch.Tensor], a: torch.Tensor, *others: torch.Tensor
+    ) -> PendingSum:
+        """Add product(x, a, *others), by columns of x and a."""
+        function, (x, weight), _ = self._product
+
+        def of_device(
+            x: torch.Tensor, weight: torch.Tensor, a: torch.Tensor, *others: torch.Tensor
+        ) -> torch.Tensor:
+            return function(x, weight) + product(x, a, *others)
+
+        return PendingSum(self._devices, of_device, (x, weight, a), others)
 
     def normed(
         self, residual: torch.Tensor, norm: RMSNorm
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return what the norm returns for the sum and the residual; None if no kernel does it."""
-        return self._devices.normed_sum(*self._operands, residual, norm)
-
-
-class Unsummed:
-    """The product of x and a row-parallel layer's weight, before its sum over the devices.
-
-    What an adapter adds is computed on each device for its own columns, too: there is one sum.
-    """
-
-    def __init__(self, devices: Devices, x: torch.Tensor, weight: torch.Tensor) -> None:
-        self._devices, self._operands = devices, (x, weight)
-
-    def plus(
-        self, product: Callable[..., torch.Tensor], a: torch.Tensor, *others: torch.Tensor
-    ) -> torch.Tensor:
-        """Return the sum over the devices of product(x, a, *others), by columns of x and a."""
-
-        def of_device(
-            x: torch.Tensor, weight: torch.Tensor, a: torch.Tensor, *others: torch.Tensor
-        ) -> torch.Tensor:
-            return functional.linear(x, weight) + product(x, a, *others)
-
-        return self._devices.summed(of_device, (*self._operands, a), others)
+        return self._devices.normed_sum(*self._product, residual, norm)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from vllm.lora.punica_wrapper.punica_base import PunicaWrapperBase
 
 import torch_xla_ext
-from vllm_xla_gpu.deferred import Columns, Unsummed
+from vllm_xla_gpu.deferred import Columns, PendingSum
 from vllm_xla_gpu.processes import fingerprint
 from vllm_xla_gpu.tensor_parallel import Devices, adapter_dimensions, stacks
 
@@ -66,7 +66,7 @@ class Adapters(PunicaWrapperBase):
             [num_tokens, sum of output_slices] of y's dtype; y stays as it is.
         """
         products = functools.partial(_products, scale=scale)
-        if isinstance(y, Unsummed):
+        if isinstance(y, PendingSum):
             ((a,), (b,)) = lora_a_stacked, lora_b_stacked
             return y.plus(products, a.flatten(0, 2), _side_by_side(b), self._is_own(a))
         # Some models' adapters have one A for all slices.

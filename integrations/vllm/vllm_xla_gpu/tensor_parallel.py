@@ -39,7 +39,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 from torch_xla_ext import ops, sharding
 from torch_xla_ext.ops.all_reduce import MAX_ROW_BYTES, WORKSPACE_BYTES
 from vllm_xla_gpu import weights
-from vllm_xla_gpu.deferred import Columns, PendingSum, Unsummed
+from vllm_xla_gpu.deferred import Columns, PendingSum
 from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.mla import XlaGpuMla
 from vllm_xla_gpu.processes import Peers
@@ -139,9 +139,7 @@ class Devices:
             divided: matrices of as many columns.
             whole: matrices that each device has.
         """
-        operands = [(matrix, (None, _AXIS)) for matrix in divided]
-        operands += [(matrix, (None,) * matrix.dim()) for matrix in whole]
-        result = function(*self._of_device(operands))
+        result = self._product_of_device(function, divided, whole)
         if self.sums_in_one_exchange(result.nbytes):
             return self._exchanged(result)
         results = xs.disable_manual_sharding(
@@ -196,32 +194,48 @@ class Devices:
         return indices.gather(1, values.argmax(-1, keepdim=True))[:, 0].long()
 
     def normed_sum(
-        self, x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor, norm: RMSNorm
+        self,
+        function: Callable[..., torch.Tensor],
+        divided: Sequence[torch.Tensor],
+        whole: Sequence[torch.Tensor],
+        residual: torch.Tensor,
+        norm: RMSNorm,
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return a norm of a residual plus x times a weight, and this sum; None if no kernel does.
+        """Return a norm of a residual plus `summed`, and this sum; None if no kernel does it.
 
         Args:
-            x: [num_tokens, in_features], and the weight [width, in_features]: their columns are
-                divided.
-            weight: see `x`.
+            function: as for `summed`.
+            divided: as for `summed`; these are of one dtype.
+            whole: as for `summed`.
             residual: [num_tokens, width].
             norm: of rows of that width.
         """
         is_plain = norm.has_weight and norm.variance_size_override is None
-        dtypes = {x.dtype, residual.dtype, norm.weight.dtype}
+        dtypes = {divided[0].dtype, residual.dtype, norm.weight.dtype}
         row_bytes = norm.weight.nbytes
         if not is_plain or len(dtypes) > 1 or row_bytes % 16 or row_bytes > MAX_ROW_BYTES:
             return None
-        x, weight = self._of_device([(x, (None, _AXIS)), (weight, (None, _AXIS))])
+        if not self.sums_in_one_exchange(residual.nbytes):
+            return None
         residual, factors = self._of_device([(residual, (None, None)), (norm.weight, (None,))])
         results = ops.all_reduce_rms_norm(
-            functional.linear(x, weight),
+            self._product_of_device(function, divided, whole),
             residual,
             factors,
             self._row_of_device,
             norm.variance_epsilon,
         )
         return tuple(map(self._of_all, results))
+
+    def _product_of_device(
+        self,
+        function: Callable[..., torch.Tensor],
+        divided: Sequence[torch.Tensor],
+        whole: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        operands = [(matrix, (None, _AXIS)) for matrix in divided]
+        operands += [(matrix, (None,) * matrix.dim()) for matrix in whole]
+        return function(*self._of_device(operands))
 
     def _of_device(
         self, operands: Sequence[tuple[torch.Tensor, tuple[str | None, ...]]]
@@ -308,7 +322,7 @@ class Devices:
             if len(layer.lora_b_stacked) == 1:
                 layer.lora_b_stacked = whole.split(base.output_sizes, dim=2)
         elif isinstance(base, RowParallelLinear) and self._divides(base.weight, 1):
-            base.quant_method = _UnsummedMethod(self)
+            base.quant_method = _SummedMethod(self, has_adapter=True)
         layer.lora_a_stacked, layer.lora_b_stacked = (
             tuple(self.place(stack, dim) for stack in part)
             for part, dim in zip(stacks(layer), adapter_dimensions(layer), strict=True)
@@ -407,8 +421,10 @@ class _SeparateColumnsMethod(LinearMethodBase):
 class _SummedMethod(LinearMethodBase):
     """A row-parallel layer whose sum over the devices is one exchange if it is small."""
 
-    def __init__(self, devices: Devices) -> None:
+    def __init__(self, devices: Devices, *, has_adapter: bool = False) -> None:
+        """Take the devices, and whether vLLM's layer adds an adapter's product to this one."""
         self._devices = devices
+        self._has_adapter = has_adapter
 
     def create_weights(self, *args: object, **kwargs: object) -> None:
         raise NotImplementedError
@@ -418,9 +434,9 @@ class _SummedMethod(LinearMethodBase):
     ) -> torch.Tensor | PendingSum:
         """Return x [num_tokens, in_features] times the layer's weight, plus its bias."""
         num_bytes = x.shape[0] * layer.weight.shape[0] * x.element_size()
-        if not self._devices.sums_in_one_exchange(num_bytes):
+        if not self._has_adapter and not self._devices.sums_in_one_exchange(num_bytes):
             return functional.linear(x, layer.weight, bias)
-        total = PendingSum(self._devices, x, layer.weight)
+        total = PendingSum(self._devices, functional.linear, (x, layer.weight))
         return total if bias is None else total + bias
 
 
@@ -434,19 +450,6 @@ class _SummedEmbedding(UnquantizedEmbeddingMethod):
         """Return [num_tokens, width], the rows of the layer's weight."""
         summed = self._devices.embedding(tokens, layer.weight)
         return super().embedding(layer, tokens) if summed is None else summed
-
-
-class _UnsummedMethod(LinearMethodBase):
-    """A row-parallel layer to which vLLM's layer with adapters adds, and then the bias."""
-
-    def __init__(self, devices: Devices) -> None:
-        self._devices = devices
-
-    def create_weights(self, *args: object, **kwargs: object) -> None:
-        raise NotImplementedError
-
-    def apply(self, layer: nn.Module, x: torch.Tensor, bias: None = None) -> Unsummed:
-        return Unsummed(self._devices, x, layer.weight)
 
 
 def _split(
