@@ -194,7 +194,7 @@ def test_sums(device: torch.device, dtype: torch.dtype, n: int, terms: int) -> N
 @for_each_function
 @for_each_dtype
 def test_gradients(device: torch.device, name: str, dtype: torch.dtype) -> None:
-    """Of both operands, and of these gradients."""
+    """Gradients of both operands, and the gradients of these, are right."""
     ranges = ranges_of((5, 0, 70, 3))  # two rows are of no group
     tensors = operands(name, dtype, 80, 4, 40, 72)
     function, reference = FUNCTIONS[name]
@@ -230,7 +230,7 @@ def test_only_needed_gradients(device: torch.device, name: str) -> None:
 
 
 def test_captured(device: torch.device) -> None:
-    """What it is for: the sizes change from call to call, and the program stays."""
+    """One program serves sizes of groups that change from call to call."""
     x, w = operands("linear", torch.bfloat16, 24, 3, 64, 48)
     step = torch_xla_ext.capture(grouped_linear)
     for sizes in ((8, 8, 8), (24, 0, 0), (0, 1, 20), (3, 4, 5)):

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from torch_xla_ext import ops
-from torch_xla_huggingface.stand_ins import Count, Experts, Index, Unknown
+from torch_xla_huggingface.stand_ins import Experts, Index, Rows, Unknown
 
 # What computes elements of rows by themselves, by the names of PyTorch's functions, without
 # underscores around them.
@@ -85,7 +85,7 @@ _Hits.known = {torch.greater: _Hits.is_above, torch.gt: _Hits.is_above}
 
 
 class _ExpertMask(Index):
-    """Which tokens an expert has."""
+    """The tokens of an expert, as a mask."""
 
     def __init__(self, routing: _Routing, expert: int, kinds: tuple[str, ...]) -> None:
         self._routing = routing
@@ -104,18 +104,13 @@ class _ExpertMask(Index):
 _ExpertMask.known = {torch.where: _ExpertMask.where}
 
 
-class _Rows(Index):
+class _Rows(Rows):
     """The tokens of an expert, or as which of their choices they have it."""
-
-    shape = (Count(),)
 
     def __init__(self, routing: _Routing, expert: int, kind: str) -> None:
         self.routing = routing
         self.expert = expert
         self.kind = kind
-
-    def numel(self) -> Count:
-        return self.shape[0]
 
 
 def _taken(tensor: Tensor, index: object) -> _Value:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from torch_xla_huggingface.stand_ins import Count, Expert, Experts, Index, Unknown
+from torch_xla_huggingface.stand_ins import Expert, Experts, Rows, Unknown
 
 
 class _Chosen:
@@ -46,17 +46,12 @@ class _Chosen:
         return self._mask.t() if self.tokens else self._mask
 
 
-class _Rows(Index):
-    """The indices of the chosen elements in one of the mask's dimensions, which are not read."""
-
-    shape = (Count(),)
+class _Rows(Rows):
+    """The indices of the chosen elements in one of the mask's dimensions."""
 
     def __init__(self, chosen: _Chosen, dim: int) -> None:
         self.chosen = chosen
         self.dim = dim
-
-    def numel(self) -> Count:
-        return self.shape[0]
 
 
 def _taken(tensor: Tensor, index: object) -> Tensor:

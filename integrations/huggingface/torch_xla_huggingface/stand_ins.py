@@ -1,4 +1,4 @@
-"""What a block of experts gets in place of indices that the device alone knows."""
+"""Stand-ins that a block of experts gets for indices that the device alone knows."""
 
 from __future__ import annotations
 
@@ -80,3 +80,12 @@ class Count:
         raise Unknown("their number")
 
     __hash__ = None
+
+
+class Rows(Index):
+    """The indices of chosen elements in one dimension, which are not read."""
+
+    shape = (Count(),)
+
+    def numel(self) -> Count:
+        return self.shape[0]
