@@ -124,8 +124,8 @@ inline Variants ChooseVariants(const Arguments& arguments, bool query_is_f32,
   const bool fits_sm90 = FitsSm90(arguments);
   const auto last = fits_sm90 ? Variants::kSm90 : Variants::kGeneric;
   if (IsDecode(arguments)) {
-    // The only row belongs to the only sequence, or to none.
-    const bool is_all = arguments.max_num_seqs == 1;
+    // With one sequence, the only row belongs to it, or to none.
+    const bool is_all = arguments.max_num_seqs == 1 || arguments.max_q_len == 1;
     return {Variants::kDecode, is_all ? Variants::kNoMore : last};
   }
   if (fits_sm90 && !cache_is_f8 && IsFewQueries(arguments)) {
