@@ -41,6 +41,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
     from torch_xla_ext.graph.compiled_graph import CompiledGraph, is_supported
     from torch_xla_ext.graph.shared_memory import SharedMemory
     from torch_xla_ext.graph.split_graph import nodes_on_host, on_cpu, other_device, split
+    from torch_xla_ext.graph.traced_program import same_seed
 
     upstream, upstream_parts = module.extract_internal, module.partition_fx_graph_for_cpu_fallback
     upstream_helper, moved = (
@@ -50,6 +51,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
 
     memory: SharedMemory | None = None  # of the arguments of the graph that is being compiled
 
+    @same_seed()
     def extract_compiled_graph_helper(
         graph: torch.fx.GraphModule, arguments: Sequence[object]
     ) -> Callable[..., object]:
