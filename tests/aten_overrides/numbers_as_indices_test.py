@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch_xla  # noqa: F401
 
 Case = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 CASES: dict[str, Case] = {
