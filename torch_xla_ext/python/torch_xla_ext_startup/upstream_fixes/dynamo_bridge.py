@@ -180,9 +180,17 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
     from torch._functorch._aot_autograd import runtime_wrappers
     from torch.multiprocessing.reductions import StorageWeakRef
 
+    def inference_compiler(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> object:
+        from torch_xla_ext.graph.result_views import keeping_views, without_views
+
+        remade = without_views(graph)
+        compiled = original.kwargs["fw_compiler"](graph, inputs)
+        return compiled if remade is None else keeping_views(compiled, remade)
+
     merge = runtime_wrappers.merge_view_inputs
     upstream = aot_autograd(
         **original.kwargs,
+        inference_compiler=inference_compiler,
         # Of what the gradient needs, it computes again what is cheap; the default saves all.
         partition_fn=partitioners.min_cut_rematerialization_partition,
         # Also what a function writes to its arguments is a part of its program.
