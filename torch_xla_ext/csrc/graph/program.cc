@@ -217,9 +217,7 @@ void Program::CheckHaveValues(const std::vector<Input>& inputs) {
 
 bool Program::IsReady(const std::vector<Input>& inputs,
                       const LaunchTicket& ticket) {
-  constexpr int kMaxShared = 64;
   const uint64_t num_losses = NumLosses();
-  int num_shared = 0;
   std::vector<torch::lazy::BackendDataPtr> unknown;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].base == nullptr ||
@@ -228,14 +226,12 @@ bool Program::IsReady(const std::vector<Input>& inputs,
     }
     unknown.push_back(DataOf(inputs[i].base));
   }
-  for (const auto& data : ticket.NotPending(std::move(unknown))) {
-    if (!data->HasValue()) return false;
-  }
+  if (!ticket.WillHaveValues(std::move(unknown))) return false;
+  std::vector<const torch::lazy::BackendDataPtr*> shared;
   for (size_t i : description_.written) {
-    if (!IsShared(inputs[i].base)) continue;
-    const auto& data = inputs[i].base->torch::lazy::LazyTensor::data()->handle;
-    if (++num_shared > kMaxShared || !ticket.HasAllOthers(data)) return false;
+    if (IsShared(inputs[i].base)) shared.push_back(&HandleOf(inputs[i].base));
   }
+  if (!shared.empty() && !ticket.HasAllOthers(shared)) return false;
   num_losses_ = num_losses;
   return true;
 }
