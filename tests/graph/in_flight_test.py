@@ -252,6 +252,36 @@ def test_sync_does_not_wait_for_a_launch_where_it_computes_nothing() -> None:
     assert set(state.tolist()) == {3}
 
 
+def test_a_training_step_of_torch_compile_waits_for_no_launch() -> None:
+    weight = torch.ones(4).to("xla").requires_grad_()
+    optimizer = torch.optim.SGD([weight], lr=1)
+    forward = torch.compile(lambda x: (weight * gated(x)).sum(), backend="openxla")
+    update = torch.compile(optimizer.step, backend="openxla")
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = forward(x)
+        loss.backward()
+        update()
+        torch_xla.sync()
+        return loss.detach()
+
+    batch = counter(1)
+    for _ in range(3):
+        step(batch)
+    torch_xla.sync(wait=True)
+    passed.clear()
+    gate.clear()
+    try:
+        loss = step(batch)
+    finally:
+        gate.set()
+    torch_xla.sync(wait=True)
+    assert passed == [True]
+    assert loss.item() == 4 * (1 - 3 * 2) * 2
+    assert set(weight.tolist()) == {1 - 4 * 2}
+
+
 def test_a_result_is_read_while_a_later_step_starts() -> None:
     """On several devices, where XLA:CPU mostly starts a program in a thread that does not copy."""
     code = """
