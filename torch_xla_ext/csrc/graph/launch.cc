@@ -22,6 +22,9 @@
 namespace torch_xla_ext::graph {
 namespace {
 
+// One that does not wait.
+thread_local bool in_lazy_step = false;
+
 struct GraphExecutor : torch::lazy::LazyGraphExecutor {
   using torch::lazy::LazyGraphExecutor::DeviceLockerArena;
 };
@@ -209,6 +212,14 @@ bool LaunchTicket::IsBusy(const torch::lazy::BackendDevice& device) {
   Queue* const queue = QueueOf(device);
   const std::lock_guard<std::mutex> lock(queue->mutex);
   return queue->run != 0;
+}
+
+LazyStep::LazyStep(bool waits) { in_lazy_step = !waits; }
+
+LazyStep::~LazyStep() { in_lazy_step = false; }
+
+bool LazyStep::NeedNotWait(const torch::lazy::BackendDevice& device) {
+  return in_lazy_step && LaunchTicket::IsBusy(device);
 }
 
 bool LaunchTicket::WillHaveValues(

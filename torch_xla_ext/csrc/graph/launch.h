@@ -76,6 +76,19 @@ class LaunchTicket {
   DeviceLock lock_;
 };
 
+// Lives while this thread computes the pending tensors of a device, in
+// torch_xla.sync().
+class LazyStep {
+ public:
+  explicit LazyStep(bool waits);
+  ~LazyStep();
+  LazyStep(const LazyStep&) = delete;
+  LazyStep& operator=(const LazyStep&) = delete;
+  // Whether this thread is in one that does not wait, and programs of the
+  // device are being started. If no tensor is pending it may return then.
+  static bool NeedNotWait(const torch::lazy::BackendDevice& device);
+};
+
 // What a written parameter had before a run.
 struct Donated {
   torch::lazy::BackendDataPtr data;

@@ -28,8 +28,6 @@ namespace {
 
 // What this thread copies to the host.
 thread_local torch::lazy::BackendDataPtr read_data;
-// Whether it waits for nothing, in torch_xla.sync().
-thread_local bool may_return_early = false;
 
 }  // namespace
 
@@ -90,8 +88,8 @@ extern "C" void TensorCollectionBarrier(XLAGraphExecutor* executor,
       dlsym(RTLD_NEXT,
             "_ZN9torch_xla16XLAGraphExecutor23TensorCollectionBarrierEPN5torch4"
             "lazy17LazyGraphExecutor20SyncTensorCollectionE"));
-  if (may_return_early && collection->indices.empty() &&
-      torch_xla_ext::graph::LaunchTicket::IsBusy(collection->device)) {
+  if (collection->indices.empty() &&
+      torch_xla_ext::graph::LazyStep::NeedNotWait(collection->device)) {
     return;
   }
   // Like torch, does not lock again if the device is locked.
@@ -116,11 +114,7 @@ void XLAGraphExecutor::SyncLiveTensorsGraph(
             "_ZN9torch_xla16XLAGraphExecutor20SyncLiveTensorsGraphEPKN5torch4"
             "lazy13BackendDeviceEN3c108ArrayRefINSt7__cxx1112basic_stringIcSt11"
             "char_traitsIcESaIcEEEEEb"));
-  struct Scope {
-    explicit Scope(bool value) { may_return_early = value; }
-    ~Scope() { may_return_early = false; }
-  };
-  const Scope scope(!wait);
+  const torch_xla_ext::graph::LazyStep step(wait);
   upstream(this, device, devices, wait);
 }
 
