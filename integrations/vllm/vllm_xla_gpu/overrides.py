@@ -24,6 +24,7 @@ import torch
 from vllm_xla_gpu import checks
 
 if TYPE_CHECKING:
+    from vllm.v1.engine.core import EngineCoreProc
     from vllm.v1.engine.processor import Processor
 
 
@@ -163,6 +164,19 @@ def _yarn_range(find: Callable) -> Callable:
         return max(low, 0), min(high, dim - 1)
 
     return yarn_find_correction_range
+
+
+@_replaces("runner", "vllm.v1.engine.core", "EngineCoreProc._process_input_queue")
+def _take_requests_late(take: Callable) -> Callable:
+    """Take what has come until shortly before the next step must be scheduled."""
+
+    @functools.wraps(take)
+    def process_input_queue(core: EngineCoreProc) -> None:
+        if not core.scheduler.waiting:  # those would come first
+            core.model_executor.sleep_until_needed()
+        take(core)
+
+    return process_input_queue
 
 
 _QUANTIZATION = "vllm.model_executor.layers.quantization"
