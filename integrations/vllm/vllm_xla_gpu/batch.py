@@ -18,6 +18,11 @@ KNOWN = -1  # the token is in input_ids
 _MOST_DECODED = 64  # tokens, with more of which a step takes longer than to read the weights
 
 
+# Steps between powers of two, in eighths of the smaller one: most where one to three prompts of
+# some hundreds of tokens come in a step, with a token of each other sequence.
+_EIGHTHS = {256: (9, 12), 512: (9, 10, 12, 14), 1024: (9, 10, 12, 14), 2048: (9, 12)}
+
+
 def step_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
     """Return the numbers of tokens to which steps are padded; each is a program.
 
@@ -26,15 +31,15 @@ def step_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
         num_seqs: of a step, at most.
 
     Returns:
-        These sizes and, between powers of two, 9/8, 5/4 and 3/2 of the smaller one: a prompt of 512
-        tokens, which comes with tokens of other sequences, is padded to 576 and not to 1,024. Small
+        These sizes and some between powers of two: a prompt of 512 tokens, which comes with tokens
+        of other sequences, is padded to 576 and not to 1,024, and three of them to 1,792. Small
         steps, and those of one token a sequence, have none: reading the weights takes their time.
         Nor have those of more than 4,096 tokens, which come when many wait, and are full.
     """
     fine = []
     for size, following in itertools.pairwise(sizes):
-        if max(num_seqs, 256) <= size < 4096 and following == 2 * size:
-            fine += [size * 9 // 8, size * 5 // 4, size * 3 // 2]
+        if size >= num_seqs and following == 2 * size:
+            fine += [size * eighths // 8 for eighths in _EIGHTHS.get(size, ())]
     return sorted([*sizes, *fine])
 
 

@@ -7,7 +7,9 @@ tokens, sends them out and schedules.
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import functools
+import time
 from typing import TYPE_CHECKING
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -20,6 +22,7 @@ from vllm.v1.request import Request
 from vllm_xla_gpu import processes
 from vllm_xla_gpu.sampling import has_penalties
 from vllm_xla_gpu.speculation import Drafter
+from vllm_xla_gpu.step_clock import StepClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +36,27 @@ if TYPE_CHECKING:
 _STEPS_IN_FLIGHT, _STEPS_IN_FLIGHT_OF_SEVERAL = 2, 3
 
 
+@dataclasses.dataclass
+class _TimedStep:
+    step: StartedStep
+    clock: StepClock
+
+    def done(self) -> bool:
+        return self.step.done()
+
+    def result(self) -> ModelRunnerOutput:
+        return self.clock.wait(self.step.result)
+
+
 class XlaGpuExecutor(UniProcExecutor):
+    def _init_executor(self) -> None:
+        self._clock = StepClock()
+        super()._init_executor()
+
+    def sleep_until_needed(self) -> None:
+        """Sleep as long as the next step can still be scheduled in time."""
+        time.sleep(self._clock.seconds_until_needed())
+
     @property
     def max_concurrent_batches(self) -> int:
         is_one = self.vllm_config.parallel_config.tensor_parallel_size == 1
@@ -41,13 +64,15 @@ class XlaGpuExecutor(UniProcExecutor):
 
     def execute_model(
         self, scheduler_output: SchedulerOutput, non_block: bool = True
-    ) -> StartedStep | concurrent.futures.Future[ModelRunnerOutput]:
+    ) -> _TimedStep | concurrent.futures.Future[ModelRunnerOutput]:
         """Start a step; `result()` of what is returned waits for it.
 
         vLLM also asks for steps of no tokens.
         """
         if scheduler_output.total_num_scheduled_tokens:
-            return self.collective_rpc("execute_model", args=(scheduler_output,))[0]
+            step = self.collective_rpc("execute_model", args=(scheduler_output,))[0]
+            self._clock.start(scheduler_output.total_num_scheduled_tokens)
+            return _TimedStep(step, self._clock)
         nothing = concurrent.futures.Future()
         nothing.set_result(EMPTY_MODEL_RUNNER_OUTPUT)
         return nothing

@@ -24,6 +24,7 @@ import torch
 from vllm_xla_gpu import checks
 
 if TYPE_CHECKING:
+    from vllm.v1.engine.core import EngineCoreProc
     from vllm.v1.engine.processor import Processor
 
 
@@ -195,6 +196,19 @@ def _keep_columns(forward: Callable) -> Callable:
         return (output, *bias) if isinstance(result, tuple) else output
 
     return forward_of_columns
+
+
+@_replaces("runner", "vllm.v1.engine.core", "EngineCoreProc._process_input_queue")
+def _take_requests_late(take: Callable) -> Callable:
+    """Take what has come until shortly before the next step must be scheduled."""
+
+    @functools.wraps(take)
+    def process_input_queue(core: EngineCoreProc) -> None:
+        if not core.scheduler.waiting:  # those would come first
+            core.model_executor.sleep_until_needed()
+        take(core)
+
+    return process_input_queue
 
 
 _QUANTIZATION = "vllm.model_executor.layers.quantization"
