@@ -1,5 +1,4 @@
-// XlaGpuGroupedMatmul, XlaGpuGroupedLinear, XlaGpuGroupedLinearSum and
-// XlaGpuGroupedOuter for the CPU.
+// The grouped products for the CPU.
 #include <algorithm>
 #include <vector>
 
@@ -62,18 +61,39 @@ Status GroupedMatmul(AnyBuffer x, AnyBuffer w, Ranges ranges, AnyResult out) {
   return Status::Ok();
 }
 
-Status GroupedLinear(AnyBuffer x, AnyBuffer w, Ranges ranges, AnyResult out) {
+// Multiplies a row of k elements by the scales of their blocks.
+void Scale(const float* scales, int64_t num_scales, int64_t k, float* row) {
+  for (int64_t i = 0; i < k; ++i) {
+    row[i] *= scales[num_scales == 1 ? 0 : i / kScaleBlock];
+  }
+}
+
+// Calls of_x(row, elements) and of_w(group, n, elements), which scale a row's k
+// elements.
+template <typename OfX, typename OfW>
+void LinearOf(AnyBuffer x, AnyBuffer w, Ranges ranges, AnyResult out,
+              const OfX& of_x, const OfW& of_w) {
   const int64_t rows = x.dim(0), k = x.dim(1), n = out.dim(1);
-  VisitFloat(x.dtype(), [&](auto t) {
+  std::vector<float> inputs, weights(k), products;
+  const auto load = [](AnyBuffer from, int64_t first, int64_t count,
+                       float* to) {
+    VisitFloat(from.dtype(), [&](auto t) {
+      ToFloats(from.data<decltype(t)>() + first, count, to);
+    });
+  };
+  VisitFloat(out.dtype(), [&](auto t) {
     using T = decltype(t);
     std::fill_n(out.data<T>(), out.size(), T(0.0f));
-    std::vector<float> inputs, weights(k);
     VisitGroups(ranges, rows, [&](int64_t g, int64_t begin, int64_t end) {
       if (begin == end) return;
       inputs.resize((end - begin) * k);
-      ToFloats(x.data<T>() + begin * k, (end - begin) * k, inputs.data());
+      load(x, begin * k, (end - begin) * k, inputs.data());
+      for (int64_t row = begin; row < end; ++row) {
+        of_x(row, inputs.data() + (row - begin) * k);
+      }
       for (int64_t i = 0; i < n; ++i) {
-        ToFloats(w.data<T>() + (g * n + i) * k, k, weights.data());
+        load(w, (g * n + i) * k, k, weights.data());
+        of_w(g, i, weights.data());
         for (int64_t row = begin; row < end; ++row) {
           out.data<T>()[row * n + i] = FromFloat<T>(
               Dot(inputs.data() + (row - begin) * k, weights.data(), k));
@@ -81,15 +101,41 @@ Status GroupedLinear(AnyBuffer x, AnyBuffer w, Ranges ranges, AnyResult out) {
       }
     });
   });
+}
+
+Status GroupedLinear(AnyBuffer x, AnyBuffer w, Ranges ranges, AnyResult out) {
+  LinearOf(
+      x, w, ranges, out, [](int64_t, float*) {},
+      [](int64_t, int64_t, float*) {});
   return Status::Ok();
 }
 
-Status GroupedLinearSum(AnyBuffer x, AnyBuffer w, Ranges ranges,
-                        Buffer<S32, 2> position, Buffer<F32, 2> weights,
-                        AnyResult out, AnyResult products) {
-  XLA_KERNEL_RETURN_IF_ERROR(GroupedLinear(x, w, ranges, products));
-  const int64_t rows = x.dim(0), n = out.dim(1), terms = position.dim(1);
-  VisitFloat(x.dtype(), [&](auto t) {
+Status ScaledGroupedLinear(AnyBuffer x, AnyBuffer w, Buffer<F32, 2> x_scale,
+                           Buffer<F32, 3> w_scale, Ranges ranges, AnyBuffer,
+                           AnyResult out) {
+  const int64_t n = w.dim(1), k = w.dim(2);
+  XLA_KERNEL_RETURN_IF_ERROR(CheckScales(n, k, w_scale));
+  const int64_t n_scales = w_scale.dim(1), k_scales = w_scale.dim(2);
+  LinearOf(
+      x, w, ranges, out,
+      [&](int64_t row, float* elements) {
+        Scale(x_scale.data() + row * k_scales, k_scales, k, elements);
+      },
+      [&](int64_t g, int64_t i, float* elements) {
+        const int64_t of_n = n_scales == n   ? i
+                             : n_scales == 1 ? 0
+                                             : i / kScaleBlock;
+        Scale(w_scale.data() + (g * n_scales + of_n) * k_scales, k_scales, k,
+              elements);
+      });
+  return Status::Ok();
+}
+
+void SumRows(Buffer<S32, 2> position, Buffer<F32, 2> weights, AnyResult out,
+             AnyResult products) {
+  const int64_t rows = products.dim(0), n = out.dim(1);
+  const int64_t terms = position.dim(1);
+  VisitFloat(out.dtype(), [&](auto t) {
     using T = decltype(t);
     std::vector<float> product(n), sums;
     for (int64_t i = 0; i < out.dim(0); ++i) {
@@ -103,6 +149,24 @@ Status GroupedLinearSum(AnyBuffer x, AnyBuffer w, Ranges ranges,
       Round(sums, out.data<T>() + i * n);
     }
   });
+}
+
+Status GroupedLinearSum(AnyBuffer x, AnyBuffer w, Ranges ranges,
+                        Buffer<S32, 2> position, Buffer<F32, 2> weights,
+                        AnyResult out, AnyResult products) {
+  XLA_KERNEL_RETURN_IF_ERROR(GroupedLinear(x, w, ranges, products));
+  SumRows(position, weights, out, products);
+  return Status::Ok();
+}
+
+Status ScaledGroupedLinearSum(AnyBuffer x, AnyBuffer w, Buffer<F32, 2> x_scale,
+                              Buffer<F32, 3> w_scale, Ranges ranges,
+                              Buffer<S32, 2> position, Buffer<F32, 2> weights,
+                              AnyBuffer like, AnyResult out,
+                              AnyResult products) {
+  XLA_KERNEL_RETURN_IF_ERROR(
+      ScaledGroupedLinear(x, w, x_scale, w_scale, ranges, like, products));
+  SumRows(position, weights, out, products);
   return Status::Ok();
 }
 
@@ -141,3 +205,9 @@ XLA_KERNEL_HOST(XlaGpuGroupedLinearSum,
 XLA_KERNEL_HOST(XlaGpuGroupedOuter,
                 torch_xla_ext::grouped_matmul::kGroupedOuter,
                 torch_xla_ext::grouped_matmul::GroupedOuter);
+XLA_KERNEL_HOST(XlaGpuScaledGroupedLinear,
+                torch_xla_ext::grouped_matmul::kScaledGroupedLinear,
+                torch_xla_ext::grouped_matmul::ScaledGroupedLinear);
+XLA_KERNEL_HOST(XlaGpuScaledGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::kScaledGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::ScaledGroupedLinearSum);

@@ -4,6 +4,7 @@
 // Blocks stay and take one tile after another, so that the copies of the next
 // tile run while the results of one are written.
 #include <cuda.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -16,10 +17,17 @@
 namespace torch_xla_ext::grouped_matmul {
 namespace {
 
-constexpr int kThreads = 384;              // two warpgroups and the copying one
-constexpr int kDepth = 64;                 // of a stage
-constexpr int kPanelBytes = kDepth * 128;  // 64 elements of each row
-constexpr int kConsumerBarrier = 1;        // a named barrier
+constexpr int kThreads = 384;  // two warpgroups and the copying one
+constexpr int kPanelBytes = 64 * 128;
+constexpr int kConsumerBarrier = 1;  // a named barrier
+
+// Of a stage: 128 bytes of each row, of fp8 the elements with a scale in
+// common.
+template <typename T>
+constexpr int kDepth = 128 / sizeof(T);
+template <typename T>
+constexpr bool kIsScaled = sizeof(T) == 1;
+static_assert(kDepth<__nv_fp8_e4m3> == kScaleBlock);
 
 // The sizes of a tile of results, the stages of copies that are under way, and
 // the blocks that share a multiprocessor.
@@ -32,9 +40,11 @@ struct Shape {
   static constexpr int kGroupColumns = kSharesRows ? kColumns : kColumns / 2;
   // Of a group's rows, small tiles copy only those that exist, 16 at a time.
   static constexpr int kBoxRows = kSharesRows ? kRows : 16;
-  // A block with a multiprocessor of its own starts with 168 registers per
-  // thread, which the warpgroups redistribute.
-  static constexpr bool kMovesRegisters = kBlocks == 1;
+  // Of each thread; where they are few, the warpgroups redistribute them.
+  static constexpr int kRegisters = 65536 / (kThreads * kBlocks) / 8 * 8;
+  static constexpr int kProducerRegisters = kBlocks == 1 ? 40 : 24;
+  static constexpr int kConsumerRegisters =
+      (3 * kRegisters - kProducerRegisters) / 2 / 8 * 8;
   // The tiles are in panels: of an operand with the depth last, one for each 64
   // rows; of one with the depth first, one for each 64 columns.
   struct alignas(1024) Memory {
@@ -53,9 +63,8 @@ struct Shape {
 using Large = Shape<128, 256, 4, 1>;
 using Medium = Shape<64, 256, 5, 1>;
 using Small = Shape<64, 128, 4, 2>;
-
-constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
-static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
+// Many rows, with registers for a stage's products beside their sums.
+using LargeScaled = Shape<128, 128, 6, 1>;
 
 struct Maps {
   CUtensorMap a, b;
@@ -64,7 +73,7 @@ struct Maps {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // Run by one thread: copies the operands of all tiles of the block.
-template <Product kProduct, typename S, typename Tiles>
+template <typename T, Product kProduct, typename S, typename Tiles>
 __device__ void Produce(const Maps& maps, const Tiles& tiles,
                         typename S::Memory& shared) {
   constexpr int kBBytes = sizeof(shared.b[0]);
@@ -78,7 +87,7 @@ __device__ void Produce(const Maps& maps, const Tiles& tiles,
             : CeilDiv(min(tile.row_end - tile.row, S::kRows), S::kBoxRows);
     constexpr int kABoxBytes =
         kProduct == Product::kOuter ? kPanelBytes : S::kBoxRows * 128;
-    for (int depth = tile.k_begin; depth < tile.k_end; depth += kDepth) {
+    for (int depth = tile.k_begin; depth < tile.k_end; depth += kDepth<T>) {
       const uint32_t full = SharedAddress(&shared.full[ring.slot]);
       const uint32_t a = SharedAddress(shared.a[ring.slot]);
       const uint32_t b = SharedAddress(shared.b[ring.slot]);
@@ -107,12 +116,12 @@ __device__ void Produce(const Maps& maps, const Tiles& tiles,
   }
 }
 
-// Run by the consumers: zeroes the rows [first, kDepth) of both operands'
-// panels of a stage, which are another group's.
+// Run by the consumers: zeroes the rows [first, 64) of both operands' panels of
+// a stage, which are another group's.
 template <typename S>
 __device__ void ZeroRows(int first, int slot, typename S::Memory& shared) {
   const auto zero = [first](uint8_t* panel) {
-    for (int i = first * 8 + static_cast<int>(threadIdx.x); i < kDepth * 8;
+    for (int i = first * 8 + static_cast<int>(threadIdx.x); i < 64 * 8;
          i += 256) {
       reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
     }
@@ -123,8 +132,30 @@ __device__ void ZeroRows(int first, int slot, typename S::Memory& shared) {
   SyncNamed(kConsumerBarrier, 256);
 }
 
-// Run by a warpgroup: computes its part of all tiles of the block.
-template <typename T, Product kProduct, typename S, typename Tiles>
+// Starts a stage's product. Descriptors count 16 bytes.
+template <typename T, Product kProduct, int n>
+__device__ void MultiplyStage(float (&sums)[n], uint64_t a, uint64_t b) {
+  WgmmaFence();
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    // Sixteen rows of 128 bytes, or 32 bytes of each row.
+    if constexpr (kProduct == Product::kOuter) {
+      WgmmaBothTransposed<T>(sums, a + (i * 2048 >> 4), b + (i * 2048 >> 4),
+                             true);
+    } else if constexpr (kProduct == Product::kMatmul) {
+      WgmmaTransposed<T>(sums, a + (i * 32 >> 4), b + (i * 2048 >> 4), true);
+    } else {
+      // Of fp8, the tensor cores' sums are short: each stage has its own.
+      Wgmma<T>(sums, a + (i * 32 >> 4), b + (i * 32 >> 4),
+               !kIsScaled<T> || i > 0);
+    }
+  }
+  WgmmaCommit();
+}
+
+// Run by a warpgroup: computes its part of all tiles of the block. T is the
+// dtype of the results, In that of the operands.
+template <typename In, typename T, Product kProduct, typename S, typename Tiles>
 __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
                         typename S::Memory& shared, int warpgroup) {
   const int thread = threadIdx.x % 128, lane = thread % 32;
@@ -148,10 +179,24 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
 #pragma unroll
     for (int i = 0; i < S::kGroupColumns / 2; ++i) sums[i] = 0;
     int slot_before = -1;
-    for (int depth = tile.k_begin; depth < tile.k_end; depth += kDepth) {
+    const Scales& scales = arguments.scales;
+    const int first_row = tile.row + group_row + thread / 32 * 16 + lane / 4;
+    // Scales of rows behind the last one are not used.
+    const int scaled_rows[2] = {min(first_row, arguments.m - 1),
+                                min(first_row + 8, arguments.m - 1)};
+    for (int depth = tile.k_begin; depth < tile.k_end; depth += kDepth<In>) {
+      float factors[2] = {1, 1};
+      if (kIsScaled<In> && scales.blocks > 1) {
+        // A tile's columns are within one block of scales.
+        const float of_b = scales.OfB(tile.group, tile.column, depth);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          factors[r] = scales.OfA(scaled_rows[r], depth) * of_b;
+        }
+      }
       Wait(SharedAddress(&shared.full[ring.slot]), ring.parity);
       if constexpr (kProduct == Product::kOuter) {
-        if (tile.k_end - depth < kDepth) {
+        if (tile.k_end - depth < kDepth<In>) {
           ZeroRows<S>(tile.k_end - depth, ring.slot, shared);
         }
       }
@@ -161,37 +206,44 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
       const uint64_t b =
           b_descriptor +
           (ring.slot * static_cast<int>(sizeof(shared.b[0])) >> 4);
-      WgmmaFence();
+      if constexpr (kIsScaled<In>) {
+        float products[S::kGroupColumns / 2];
+        MultiplyStage<In, kProduct>(products, a, b);
+        WgmmaWait<0>();
+        Pin(products);
+        if (lane == 0) Arrive(SharedAddress(&shared.empty[ring.slot]));
 #pragma unroll
-      for (int i = 0; i < kDepth / 16; ++i) {
-        // Sixteen rows of 128 bytes, or 32 bytes of each row.
-        if constexpr (kProduct == Product::kOuter) {
-          WgmmaBothTransposed<T>(sums, a + (i * 2048 >> 4), b + (i * 2048 >> 4),
-                                 true);
-        } else if constexpr (kProduct == Product::kMatmul) {
-          WgmmaTransposed<T>(sums, a + (i * 32 >> 4), b + (i * 2048 >> 4),
-                             true);
-        } else {
-          Wgmma<T>(sums, a + (i * 32 >> 4), b + (i * 32 >> 4), true);
+        for (int i = 0; i < S::kGroupColumns / 2; ++i) {
+          sums[i] += factors[i / 2 % 2] * products[i];
         }
+      } else {
+        MultiplyStage<In, kProduct>(sums, a, b);
+        if (slot_before >= 0) {
+          WgmmaWait<1>();
+          if (lane == 0) Arrive(SharedAddress(&shared.empty[slot_before]));
+        }
+        slot_before = ring.slot;
       }
-      WgmmaCommit();
-      if (slot_before >= 0) {
-        WgmmaWait<1>();
-        if (lane == 0) Arrive(SharedAddress(&shared.empty[slot_before]));
-      }
-      slot_before = ring.slot;
       ring.Advance();
     }
-    WgmmaWait<0>();
-    Pin(sums);
-    if (slot_before >= 0 && lane == 0) {
-      Arrive(SharedAddress(&shared.empty[slot_before]));
+    if constexpr (!kIsScaled<In>) {
+      WgmmaWait<0>();
+      Pin(sums);
+      if (slot_before >= 0 && lane == 0) {
+        Arrive(SharedAddress(&shared.empty[slot_before]));
+      }
+    } else if (scales.blocks == 1 && tile.k_end > 0) {
+#pragma unroll
+      for (int i = 0; i < S::kGroupColumns / 2; ++i) {
+        const int column =
+            tile.column + group_column + i / 4 * 8 + lane % 4 * 2 + i % 2;
+        sums[i] *= scales.OfA(scaled_rows[i / 2 % 2], 0) *
+                   scales.OfB(tile.group, min(column, arguments.n - 1), 0);
+      }
     }
 
     T* out = static_cast<T*>(arguments.out);
     if (kProduct == Product::kOuter) out += tile.group * m * n;
-    const int first_row = tile.row + group_row + thread / 32 * 16 + lane / 4;
     const int first_column = tile.column + group_column + lane % 4 * 8;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -214,7 +266,7 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-template <typename T, Product kProduct, typename S>
+template <typename In, typename T, Product kProduct, typename S>
 __global__ void __launch_bounds__(kThreads, S::kBlocks)
     Kernel(const __grid_constant__ Arguments arguments,
            const __grid_constant__ Maps maps) {
@@ -240,58 +292,62 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks)
     FenceBarrierInit();
   }
   __syncthreads();
+  constexpr bool kMovesRegisters = S::kBlocks == 1 || kIsScaled<In>;
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (warpgroup == 2) {
-    if constexpr (S::kMovesRegisters) {
+    if constexpr (kMovesRegisters) {
       asm volatile(
-          "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
+          "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kProducerRegisters));
     }
     if (__shfl_sync(~0u, threadIdx.x / 32, 0) == 8 && ElectOne()) {
-      Produce<kProduct, S>(maps, tiles, shared);
+      Produce<In, kProduct, S>(maps, tiles, shared);
     }
     return;
   }
-  if constexpr (S::kMovesRegisters) {
+  if constexpr (kMovesRegisters) {
     asm volatile(
-        "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
+        "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
   }
-  Consume<T, kProduct, S>(arguments, tiles, shared, warpgroup);
+  Consume<In, T, kProduct, S>(arguments, tiles, shared, warpgroup);
 #endif
 }
 
-template <Product kProduct, typename S>
+template <typename In, Product kProduct, typename S>
 bool MakeMaps(const Arguments& arguments, Maps* maps) {
   const uint64_t m = arguments.m, n = arguments.n, k = arguments.k;
   const uint64_t groups = arguments.groups;
-  const CUtensorMapDataType type = MapType(arguments.is_bf16);
+  const CUtensorMapDataType type = kIsScaled<In> ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                                 : MapType(arguments.is_bf16);
   constexpr uint32_t kBoxRows = S::kBoxRows, kColumns = S::kColumns;
+  constexpr uint32_t kBoxDepth = kDepth<In>;
   const auto encode = [type](CUtensorMap* map, const void* data, uint64_t z,
                              uint64_t y, uint64_t x, uint32_t box_rows) {
-    return EncodeMap(map, data, type, {x, y, z}, {x * 2, y * x * 2},
-                     {64, box_rows, 1}) == CUDA_SUCCESS;
+    return EncodeMap(map, data, type, {x, y, z},
+                     {x * sizeof(In), y * x * sizeof(In)},
+                     {kBoxDepth, box_rows, 1}) == CUDA_SUCCESS;
   };
   switch (kProduct) {
     case Product::kMatmul:
       return encode(&maps->a, arguments.a, 1, m, k, kBoxRows) &&
-             encode(&maps->b, arguments.b, groups, k, n, kDepth);
+             encode(&maps->b, arguments.b, groups, k, n, kBoxDepth);
     case Product::kLinear:
       return encode(&maps->a, arguments.a, 1, m, k, kBoxRows) &&
              encode(&maps->b, arguments.b, groups, n, k, kColumns);
     default:
-      return encode(&maps->a, arguments.a, 1, k, m, kDepth) &&
-             encode(&maps->b, arguments.b, 1, k, n, kDepth);
+      return encode(&maps->a, arguments.a, 1, k, m, kBoxDepth) &&
+             encode(&maps->b, arguments.b, 1, k, n, kBoxDepth);
   }
 }
 
-template <typename T, Product kProduct, typename S>
+template <typename In, typename T, Product kProduct, typename S>
 cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
                    int multiprocessors) {
   // Without a depth there is nothing to copy, and no map of it.
   Maps maps = {};
-  if (arguments.k > 0 && !MakeMaps<kProduct, S>(arguments, &maps)) {
+  if (arguments.k > 0 && !MakeMaps<In, kProduct, S>(arguments, &maps)) {
     return cudaErrorInvalidValue;
   }
-  const auto kernel = Kernel<T, kProduct, S>;
+  const auto kernel = Kernel<In, T, kProduct, S>;
   const int bytes = S::SharedBytes(arguments.groups);
   const cudaError_t error = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -309,20 +365,24 @@ template <typename T, Product kProduct>
 cudaError_t LaunchRows(cudaStream_t stream, const Arguments& arguments,
                        int multiprocessors) {
   const int rows = arguments.m / arguments.groups;
-  const auto launch = rows < 96 ? Launch<T, kProduct, Small>
+  const auto launch = rows < 96 ? Launch<T, T, kProduct, Small>
                       : rows < 384 && arguments.k < 1024
-                          ? Launch<T, kProduct, Medium>
-                          : Launch<T, kProduct, Large>;
+                          ? Launch<T, T, kProduct, Medium>
+                          : Launch<T, T, kProduct, Large>;
   return launch(stream, arguments, multiprocessors);
 }
 
 template <typename T>
 cudaError_t LaunchTyped(cudaStream_t stream, Product product,
                         const Arguments& arguments, int multiprocessors) {
+  const bool is_small = arguments.m / arguments.groups < 96;
   const auto launch =
-      product == Product::kMatmul   ? LaunchRows<T, Product::kMatmul>
+      arguments.scales.a != nullptr
+          ? (is_small ? Launch<__nv_fp8_e4m3, T, Product::kLinear, Small>
+                      : Launch<__nv_fp8_e4m3, T, Product::kLinear, LargeScaled>)
+      : product == Product::kMatmul ? LaunchRows<T, Product::kMatmul>
       : product == Product::kLinear ? LaunchRows<T, Product::kLinear>
-                                    : Launch<T, Product::kOuter, Large>;
+                                    : Launch<T, T, Product::kOuter, Large>;
   return launch(stream, arguments, multiprocessors);
 }
 

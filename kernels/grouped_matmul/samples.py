@@ -58,13 +58,50 @@ def _linear_arguments(dtype: torch.dtype) -> Arguments:
     return _rows(dtype, _K), _weights(dtype, _N, _K), _ranges()
 
 
+def _sums() -> Arguments:
+    return torch.randint(_ROWS, (4, 3), dtype=torch.int32), torch.rand(4, 3)
+
+
 def _linear_sum_arguments(dtype: torch.dtype) -> Arguments:
-    position = torch.randint(_ROWS, (4, 3), dtype=torch.int32)
-    return *_linear_arguments(dtype), position, torch.rand(4, 3)
+    return *_linear_arguments(dtype), *_sums()
 
 
 def _outer_arguments(dtype: torch.dtype) -> Arguments:
     return _rows(dtype, _K), _rows(dtype, _N), _ranges()
+
+
+def _scaled(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Return the elements times their scales, which are of blocks of 128 or of each."""
+    for dim in (-2, -1):
+        repeats = 1 if scale.shape[dim] == x.shape[dim] else 128
+        scale = scale.repeat_interleave(repeats, dim).narrow(dim, 0, x.shape[dim])
+    return x.double() * scale
+
+
+def _scaled_linear(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    x_scale: torch.Tensor,
+    w_scale: torch.Tensor,
+    *others: torch.Tensor,
+) -> torch.Tensor:
+    function = _linear if len(others) == 2 else _linear_sum
+    *others, like = others
+    return function(_scaled(x, x_scale), _scaled(w, w_scale), *others).to(like.dtype)
+
+
+def _scaled_arguments(dtype: torch.dtype) -> Arguments:
+    return (
+        torch.randn(_ROWS, 256).to(dtype),
+        torch.randn(len(_RANGES), _N, 256).to(dtype),
+        torch.rand(_ROWS, 2) + 0.5,
+        torch.rand(len(_RANGES), 1, 2) + 0.5,
+        _ranges(),
+    )
+
+
+def _like() -> torch.Tensor:
+    return torch.empty(0, dtype=torch.bfloat16)
 
 
 SAMPLES = [
@@ -99,5 +136,23 @@ SAMPLES = [
         dtypes=_DTYPES,
         arguments=_outer_arguments,
         tolerance=4e-3,
+    ),
+    OperatorSamples(
+        documented=ops.scaled_grouped_linear,
+        target="XlaGpuScaledGroupedLinear",
+        reference=_scaled_linear,
+        dtypes=(torch.float8_e4m3fn,),
+        arguments=lambda dtype: (*_scaled_arguments(dtype), _like()),
+        of_tensors=lambda *tensors: ops.scaled_grouped_linear(*tensors[:-1]),
+        tolerance=4e-3,
+    ),
+    OperatorSamples(
+        documented=ops.scaled_grouped_linear_sum,
+        target="XlaGpuScaledGroupedLinearSum",
+        reference=_scaled_linear,
+        dtypes=(torch.float8_e4m3fn,),
+        arguments=lambda dtype: (*_scaled_arguments(dtype), *_sums(), _like()),
+        of_tensors=lambda *tensors: ops.scaled_grouped_linear_sum(*tensors[:-1]),
+        tolerance=1e-2,
     ),
 ]
