@@ -17,7 +17,6 @@
 namespace torch_xla_ext::grouped_matmul {
 namespace {
 
-constexpr int kThreads = 384;  // two warpgroups and the copying one
 constexpr int kPanelBytes = 64 * 128;
 constexpr int kConsumerBarrier = 1;  // a named barrier
 
@@ -35,9 +34,12 @@ template <int kTileRows, int kTileColumns, int kNumStages, int kNumBlocks>
 struct Shape {
   static constexpr int kRows = kTileRows, kColumns = kTileColumns;
   static constexpr int kStages = kNumStages, kBlocks = kNumBlocks;
-  // The warpgroups share the rows or the columns.
+  // The warpgroups that multiply share the rows or the columns.
+  static constexpr int kGroups = kRows == 16 ? 1 : 2;
+  static constexpr int kThreads = kGroups == 1 ? 128 + 32 : 3 * 128;
   static constexpr bool kSharesRows = kRows == 128;
-  static constexpr int kGroupColumns = kSharesRows ? kColumns : kColumns / 2;
+  static constexpr int kGroupColumns =
+      kSharesRows ? kColumns : kColumns / kGroups;
   // Of a group's rows, small tiles copy only those that exist, 16 at a time.
   static constexpr int kBoxRows = kSharesRows ? kRows : 16;
   // Of each thread; where they are few, the warpgroups redistribute them.
@@ -48,8 +50,10 @@ struct Shape {
   // The tiles are in panels: of an operand with the depth last, one for each 64
   // rows; of one with the depth first, one for each 64 columns.
   struct alignas(1024) Memory {
-    uint8_t a[kStages][kRows / 64][kPanelBytes];
-    uint8_t b[kStages][kColumns / 64][kPanelBytes];
+    // Products read 64 rows of a: of tiles with fewer, what is behind them,
+    // too.
+    uint8_t a[kStages][kRows * 128];
+    uint8_t b[kStages][kColumns * 128];
     uint64_t full[kStages], empty[kStages];
   };
   static int SharedBytes(int groups) {
@@ -63,6 +67,8 @@ struct Shape {
 using Large = Shape<128, 256, 4, 1>;
 using Medium = Shape<64, 256, 5, 1>;
 using Small = Shape<64, 128, 4, 2>;
+// So few tiles that some multiprocessors would have none, or fewer than others.
+using Few = Shape<16, 32, 8, 4>;
 // Many rows, with registers for a stage's products beside their sums.
 using LargeScaled = Shape<128, 128, 6, 1>;
 
@@ -126,8 +132,12 @@ __device__ void ZeroRows(int first, int slot, typename S::Memory& shared) {
       reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
     }
   };
-  for (int i = 0; i < S::kRows / 64; ++i) zero(shared.a[slot][i]);
-  for (int i = 0; i < S::kColumns / 64; ++i) zero(shared.b[slot][i]);
+  for (int i = 0; i < S::kRows / 64; ++i) {
+    zero(shared.a[slot] + i * kPanelBytes);
+  }
+  for (int i = 0; i < S::kColumns / 64; ++i) {
+    zero(shared.b[slot] + i * kPanelBytes);
+  }
   FenceAsyncProxy();
   SyncNamed(kConsumerBarrier, 256);
 }
@@ -244,6 +254,7 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
 
     T* out = static_cast<T*>(arguments.out);
     if (kProduct == Product::kOuter) out += tile.group * m * n;
+    const int row_end = min(tile.row_end, tile.row + S::kRows);
     const int first_column = tile.column + group_column + lane % 4 * 8;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -256,7 +267,7 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
         };
         const uint4 packet = TransposeQuad(word(0), word(1), word(2), word(3));
         const int column = first_column + j * 8;
-        if (row < tile.row_end && column < arguments.n) {
+        if (row < row_end && column < arguments.n) {
           *reinterpret_cast<uint4*>(out + row * n + column) = packet;
         }
       }
@@ -267,7 +278,7 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 template <typename In, typename T, Product kProduct, typename S>
-__global__ void __launch_bounds__(kThreads, S::kBlocks)
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     Kernel(const __grid_constant__ Arguments arguments,
            const __grid_constant__ Maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -287,19 +298,20 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks)
     }
     for (int i = 0; i < S::kStages; ++i) {
       InitBarrier(SharedAddress(&shared.full[i]), 1);
-      InitBarrier(SharedAddress(&shared.empty[i]), 8);  // warps
+      InitBarrier(SharedAddress(&shared.empty[i]), 4 * S::kGroups);  // warps
     }
     FenceBarrierInit();
   }
   __syncthreads();
-  constexpr bool kMovesRegisters = S::kBlocks == 1 || kIsScaled<In>;
+  constexpr bool kMovesRegisters =
+      S::kGroups == 2 && (S::kBlocks == 1 || kIsScaled<In>);
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
-  if (warpgroup == 2) {
+  if (warpgroup == S::kGroups) {
     if constexpr (kMovesRegisters) {
       asm volatile(
           "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kProducerRegisters));
     }
-    if (__shfl_sync(~0u, threadIdx.x / 32, 0) == 8 && ElectOne()) {
+    if (__shfl_sync(~0u, threadIdx.x / 32, 0) == 4 * S::kGroups && ElectOne()) {
       Produce<In, kProduct, S>(maps, tiles, shared);
     }
     return;
@@ -355,12 +367,19 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
   const int64_t tiles = MaxTiles<kProduct>(arguments, S::kRows, S::kColumns);
   const int64_t grid =
       std::min<int64_t>(tiles, int64_t{multiprocessors} * S::kBlocks);
-  kernel<<<static_cast<unsigned>(grid), kThreads, bytes, stream>>>(arguments,
-                                                                   maps);
+  kernel<<<static_cast<unsigned>(grid), S::kThreads, bytes, stream>>>(arguments,
+                                                                      maps);
   return cudaGetLastError();
 }
 
-// The host knows the average number of rows only.
+// The host knows the average number of rows only. Tiles of `Few` are for steps
+// whose tiles of 128 columns would not be many for each multiprocessor.
+bool AreFew(const Arguments& arguments, int multiprocessors) {
+  const int64_t groups = std::min(arguments.m, arguments.groups);
+  return (arguments.m <= Few::kRows || arguments.m / arguments.groups < 4) &&
+         groups * CeilDiv(arguments.n, 128) < 8 * multiprocessors;
+}
+
 template <typename T, Product kProduct>
 cudaError_t LaunchRows(cudaStream_t stream, const Arguments& arguments,
                        int multiprocessors) {
@@ -375,11 +394,16 @@ cudaError_t LaunchRows(cudaStream_t stream, const Arguments& arguments,
 template <typename T>
 cudaError_t LaunchTyped(cudaStream_t stream, Product product,
                         const Arguments& arguments, int multiprocessors) {
+  using F8 = __nv_fp8_e4m3;
+  const bool is_scaled = arguments.scales.a != nullptr;
   const bool is_small = arguments.m / arguments.groups < 96;
+  const bool are_few =
+      product == Product::kLinear && AreFew(arguments, multiprocessors);
   const auto launch =
-      arguments.scales.a != nullptr
-          ? (is_small ? Launch<__nv_fp8_e4m3, T, Product::kLinear, Small>
-                      : Launch<__nv_fp8_e4m3, T, Product::kLinear, LargeScaled>)
+      are_few     ? (is_scaled ? Launch<F8, T, Product::kLinear, Few>
+                               : Launch<T, T, Product::kLinear, Few>)
+      : is_scaled ? (is_small ? Launch<F8, T, Product::kLinear, Small>
+                              : Launch<F8, T, Product::kLinear, LargeScaled>)
       : product == Product::kMatmul ? LaunchRows<T, Product::kMatmul>
       : product == Product::kLinear ? LaunchRows<T, Product::kLinear>
                                     : Launch<T, T, Product::kOuter, Large>;

@@ -108,6 +108,7 @@ def test_sizes_of_matrices(
         (64, 64),
         (65, 1, 127, 16, 17),
         (0, 130, 0, 129),
+        (37, *(0,) * 20, 3),  # rows of several tiles of a step of few tokens
         (1,) * 40,
         tuple(i % 5 for i in range(130)),
     ],
