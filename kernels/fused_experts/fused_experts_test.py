@@ -204,6 +204,30 @@ def test_weights_in_fp8(device: torch.device, kind: str) -> None:
     assert 1e-2 * expected.norm() < (result - unrounded).norm() < 5e-2 * expected.norm()
 
 
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+def test_weights_in_mxfp4(device: torch.device, bias: bool) -> None:
+    """With gate and up that alternate, as of gpt-oss."""
+    tensors = mixture(torch.float32, bias)
+    tensors["x"] = torch.randn(TOKENS, 64)
+    shapes = {"gate_up": (2 * 32, 64), "down": (64, 32)}
+    plain = dict(tensors)
+    for name, (n, k) in shapes.items():
+        codes = torch.randint(16, (EXPERTS, n, k))
+        exponents = torch.randint(122, 127, (EXPERTS, n, k // 32))
+        tensors[name] = (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8)
+        tensors[f"{name}_scale"] = exponents.to(torch.uint8)
+        magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])[codes % 8]
+        values = torch.where(codes < 8, magnitudes, -magnitudes)
+        plain[name] = values * torch.exp2(exponents - 127.0).repeat_interleave(32, 2)
+        if bias:
+            plain[f"{name}_bias"] = tensors[f"{name}_bias"] = torch.randn(EXPERTS, n)
+    halves = [plain["gate_up"]] + ([plain["gate_up_bias"]] if bias else [])
+    halves = [half.unflatten(1, (32, 2)).transpose(1, 2).flatten(1, 2) for half in halves]
+    plain |= dict(zip(("gate_up", "gate_up_bias"), halves, strict=False))
+    result = fused_experts(**to(device, tensors), gate_rows=1)
+    assert_near(result, reference(**plain), torch.float32)
+
+
 def test_scales_of_inputs(device: torch.device) -> None:
     tensors, plain = scaled_mixture("channels")
     scales = torch.tensor(0.02), torch.tensor(0.05)

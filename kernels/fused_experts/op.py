@@ -11,7 +11,12 @@ import torch
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-from .grouped_matmul import scaled_grouped_linear, scaled_grouped_linear_sum
+from .grouped_matmul import (
+    mx_grouped_linear,
+    mx_grouped_linear_sum,
+    scaled_grouped_linear,
+    scaled_grouped_linear_sum,
+)
 from .quantize_rows import quantize_inputs
 
 __all__ = ["fused_experts", "gather_rows", "rows_of_groups"]
@@ -141,8 +146,8 @@ def fused_experts(
             experts' weights are cast to its dtype.
         weights: [num_tokens, top_k], of the router.
         experts: [num_tokens, top_k], integers in ``range(num_experts)``, as of `choose_experts`.
-        gate_up: [num_experts, 2 * inner, hidden], of the dtype of `x`, or float8_e4m3fn with
-            scales; at most 1024 experts.
+        gate_up: [num_experts, 2 * inner, hidden], of the dtype of `x`, or float8_e4m3fn or MXFP4
+            with scales; at most 1024 experts.
         down: [num_experts, hidden, inner], as `gate_up`.
         activation: "silu", "gelu", "gelu_tanh" or "swigluoai", or a function of gate and up.
         gate_up_bias: [num_experts, 2 * inner].
@@ -154,7 +159,8 @@ def fused_experts(
             hidden].
         gate_up_scale, down_scale: float32 [num_experts, n_scales, k_scales], of weights in
             float8_e4m3fn, as of `scaled_grouped_linear`: the inputs of both products are rounded,
-            too, by `quantize_inputs`. The result has no derivatives.
+            too, by `quantize_inputs`. Or uint8, of weights in MXFP4, as of `mx_grouped_linear`. The
+            result has no derivatives.
         input_scales: float32 [] each, of the inputs of both products; by default each row, or its
             blocks if the weights have blocks along k, have their own.
 
@@ -195,7 +201,8 @@ def fused_experts(
         )
         if not is_scaled:
             gate_up, down = gate_up.to(result_dtype), down.to(result_dtype)
-    inner = down.shape[1 if transposed else 2]
+    is_mx = is_scaled and gate_up_scale.dtype != torch.float32
+    inner = gate_up.shape[2 if transposed else 1] // 2
     product = torch.ops.xla_gpu.grouped_matmul if transposed else torch.ops.xla_gpu.grouped_linear
     given = (x, weights, gate_up, down, gate_up_bias, down_bias)
     is_recorded = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
@@ -203,7 +210,10 @@ def fused_experts(
     flat = experts.flatten().int()
     order, position, ranges = torch.ops.xla_gpu.group_rows(flat, num_experts)
     token = order if top_k == 1 else order // top_k
-    if is_scaled:
+    if is_mx:
+        rows = x.index_select(0, token)
+        both = mx_grouped_linear(rows, gate_up, gate_up_scale, ranges)
+    elif is_scaled:
         numbers, scales = quantize_inputs(x, gate_up_scale.shape[2], of_gate_up)
         numbers, scales = numbers.index_select(0, token), scales.index_select(0, token)
         both = scaled_grouped_linear(numbers, gate_up, scales, gate_up_scale, ranges, x.dtype)
@@ -220,7 +230,9 @@ def fused_experts(
     weights = weights.float()
     if is_scaled or not (is_recorded or transposed):
         position = position.view(num_tokens, top_k)
-        if is_scaled:
+        if is_mx:
+            result = mx_grouped_linear_sum(activated, down, down_scale, ranges, position, weights)
+        elif is_scaled:
             numbers, scales = quantize_inputs(activated, down_scale.shape[2], of_down)
             result = scaled_grouped_linear_sum(
                 numbers, down, scales, down_scale, ranges, position, weights, x.dtype

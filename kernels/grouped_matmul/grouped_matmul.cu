@@ -24,7 +24,8 @@ namespace {
 //   simple    all        all            all                 all
 //
 // Of operands with scales, k is a multiple of 16 for sm90, and mma serves none;
-// nor does sm90 if they have a scale for each n, and for blocks along k.
+// nor does sm90 if they have a scale for each n, and for blocks along k. With w
+// in MXFP4, sm90 serves bfloat16.
 enum class Variant { kSm90, kMma, kSimple };
 
 Variant ChooseVariant(const Device& device, Product product, DType dtype,
@@ -43,6 +44,9 @@ Variant ChooseVariant(const Device& device, Product product, DType dtype,
     return Variant::kSimple;
   }
   const bool is_of_blocks = scales.columns <= CeilDiv(scales.n, kScaleBlock);
+  if (arguments.exponents != nullptr) {
+    return is_sm90 && dtype == BF16 ? Variant::kSm90 : Variant::kSimple;
+  }
   if (is_scaled && (!is_sm90 || (scales.blocks > 1 && !is_of_blocks))) {
     return Variant::kSimple;
   }
@@ -84,6 +88,10 @@ Status LaunchSimple(cudaStream_t stream, const Arguments& arguments,
     if (arguments.scales.a != nullptr) {
       return LaunchSimpleOf<kProduct, __nv_fp8_e4m3, T>(stream, arguments,
                                                         multiprocessors);
+    }
+    if (arguments.exponents != nullptr) {
+      return LaunchSimpleOf<kProduct, Mx, T>(stream, arguments,
+                                             multiprocessors);
     }
   }
   return LaunchSimpleOf<kProduct, T, T>(stream, arguments, multiprocessors);
@@ -139,8 +147,8 @@ Status CheckSizes(int64_t rows, int64_t columns) {
 
 template <Product kProduct>
 Status LaunchOfRows(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
-                    Buffer<S32, 2> ranges, AnyResult out,
-                    const Scales& scales) {
+                    Buffer<S32, 2> ranges, AnyResult out, const Scales& scales,
+                    const uint8_t* exponents = nullptr) {
   XLA_KERNEL_RETURN_IF_ERROR(CheckSizes(x.dim(0), out.dim(1)));
   XLA_KERNEL_RETURN_IF_ERROR(CheckSizes(x.dim(1), 1));
   Arguments arguments = {};
@@ -154,6 +162,7 @@ Status LaunchOfRows(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
   arguments.groups = static_cast<int>(ranges.dim(0));
   arguments.is_bf16 = out.dtype() == BF16;
   arguments.scales = scales;
+  arguments.exponents = exponents;
   return Launch<kProduct>(stream, out.dtype(), arguments);
 }
 
@@ -171,6 +180,13 @@ Status LaunchScaledLinear(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
       x_scale.data(), w_scale.data(), static_cast<int>(w.dim(1)),
       static_cast<int>(w_scale.dim(1)), static_cast<int>(w_scale.dim(2))};
   return LaunchOfRows<Product::kLinear>(stream, x, w, ranges, out, scales);
+}
+
+Status LaunchMxLinear(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
+                      AnyBuffer w_scale, Buffer<S32, 2> ranges, AnyResult out) {
+  return LaunchOfRows<Product::kLinear>(
+      stream, x, w, ranges, out, {},
+      static_cast<const uint8_t*>(w_scale.untyped_data()));
 }
 
 Status LaunchSum(cudaStream_t stream, Buffer<S32, 2> position,
@@ -215,6 +231,15 @@ Status LaunchScaledLinearSum(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
                              AnyResult out, AnyResult products) {
   XLA_KERNEL_RETURN_IF_ERROR(LaunchScaledLinear(stream, x, w, x_scale, w_scale,
                                                 ranges, like, products));
+  return LaunchSum(stream, position, weights, out, products);
+}
+
+Status LaunchMxLinearSum(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
+                         AnyBuffer w_scale, Buffer<S32, 2> ranges,
+                         Buffer<S32, 2> position, Buffer<F32, 2> weights,
+                         AnyResult out, AnyResult products) {
+  XLA_KERNEL_RETURN_IF_ERROR(
+      LaunchMxLinear(stream, x, w, w_scale, ranges, products));
   return LaunchSum(stream, position, weights, out, products);
 }
 
@@ -264,4 +289,12 @@ XLA_KERNEL_CUDA(XlaGpuScaledGroupedLinear,
 XLA_KERNEL_CUDA(XlaGpuScaledGroupedLinearSum,
                 torch_xla_ext::grouped_matmul::kScaledGroupedLinearSum,
                 torch_xla_ext::grouped_matmul::LaunchScaledLinearSum,
+                torch_xla_ext::kCommandBufferCompatible);
+XLA_KERNEL_CUDA(XlaGpuMxGroupedLinear,
+                torch_xla_ext::grouped_matmul::kMxGroupedLinear,
+                torch_xla_ext::grouped_matmul::LaunchMxLinear,
+                torch_xla_ext::kCommandBufferCompatible);
+XLA_KERNEL_CUDA(XlaGpuMxGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::kMxGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::LaunchMxLinearSum,
                 torch_xla_ext::kCommandBufferCompatible);

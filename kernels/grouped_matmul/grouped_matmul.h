@@ -1,7 +1,7 @@
 // XlaGpuGroupedMatmul, XlaGpuGroupedLinear, XlaGpuGroupedLinearSum,
-// XlaGpuGroupedOuter, XlaGpuScaledGroupedLinear and
-// XlaGpuScaledGroupedLinearSum: one matrix product for each group of rows, as
-// mixtures of experts need them.
+// XlaGpuGroupedOuter, XlaGpuScaledGroupedLinear, XlaGpuScaledGroupedLinearSum,
+// XlaGpuMxGroupedLinear and XlaGpuMxGroupedLinearSum: one matrix product for
+// each group of rows, as mixtures of experts need them.
 //
 // Group g has the rows [ranges[g][0], ranges[g][1]). With x_g and y_g for a
 // group's rows of x and y:
@@ -14,9 +14,9 @@
 // have scales, by which their elements are multiplied. Along k, these are for
 // blocks of 128 elements or for all; along n, for blocks of 128, for each, or
 // for all: n_scales is n / 128 rounded up, n or 1. `like` has the dtype of the
-// results.
-// Sums are in float. Products of rows of no group are zeros. Such rows take no
-// part in XlaGpuGroupedOuter, where empty groups give zeros.
+// results. In XlaGpuMxGroupedLinear and XlaGpuMxGroupedLinearSum, w is in
+// MXFP4. Sums are in float. Products of rows of no group are zeros. Such rows
+// take no part in XlaGpuGroupedOuter, where empty groups give zeros.
 //
 // Device data is not trusted. Ranges are clipped to [0, rows), and a range
 // begins where the ranges before it end, at the earliest: a row that is in
@@ -63,6 +63,20 @@ inline constexpr Signature kScaledGroupedLinearSum = ParseSignature(
     "w: F8E4M3FN[groups, n, k], x_scale: F32[rows, k_scales], "
     "w_scale: F32[groups, n_scales, k_scales], ranges: S32[groups, 2], "
     "position: S32[sums, terms], weights: F32[sums, terms], like: T[0]) -> "
+    "(out: T[sums, n], products: T[rows, n]) where T: F16 | BF16 | F32, "
+    "groups: 1..1024");
+
+inline constexpr Signature kMxGroupedLinear = ParseSignature(
+    "XlaGpuMxGroupedLinear(x: T[rows, 32 * blocks], "
+    "w: F4E2M1FNX2[groups, n, 16 * blocks], "
+    "w_scale: F8E8M0FNU[groups, n, blocks], ranges: S32[groups, 2]) -> "
+    "(out: T[rows, n]) where T: F16 | BF16 | F32, groups: 1..1024");
+
+inline constexpr Signature kMxGroupedLinearSum = ParseSignature(
+    "XlaGpuMxGroupedLinearSum(x: T[rows, 32 * blocks], "
+    "w: F4E2M1FNX2[groups, n, 16 * blocks], "
+    "w_scale: F8E8M0FNU[groups, n, blocks], ranges: S32[groups, 2], "
+    "position: S32[sums, terms], weights: F32[sums, terms]) -> "
     "(out: T[sums, n], products: T[rows, n]) where T: F16 | BF16 | F32, "
     "groups: 1..1024");
 

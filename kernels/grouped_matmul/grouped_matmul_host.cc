@@ -1,5 +1,6 @@
 // The grouped products for the CPU.
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "kernels/common/host_attention.h"
@@ -68,32 +69,30 @@ void Scale(const float* scales, int64_t num_scales, int64_t k, float* row) {
   }
 }
 
-// Calls of_x(row, elements) and of_w(group, n, elements), which scale a row's k
-// elements.
-template <typename OfX, typename OfW>
-void LinearOf(AnyBuffer x, AnyBuffer w, Ranges ranges, AnyResult out,
-              const OfX& of_x, const OfW& of_w) {
-  const int64_t rows = x.dim(0), k = x.dim(1), n = out.dim(1);
-  std::vector<float> inputs, weights(k), products;
-  const auto load = [](AnyBuffer from, int64_t first, int64_t count,
-                       float* to) {
-    VisitFloat(from.dtype(), [&](auto t) {
-      ToFloats(from.data<decltype(t)>() + first, count, to);
-    });
-  };
+// Loads elements of any dtype.
+void Load(AnyBuffer from, int64_t first, int64_t count, float* to) {
+  VisitFloat(from.dtype(), [&](auto t) {
+    ToFloats(from.data<decltype(t)>() + first, count, to);
+  });
+}
+
+// load_x(row, elements) and load_w(group, n, elements) load k elements.
+template <typename LoadX, typename LoadW>
+void LinearOf(int64_t k, Ranges ranges, AnyResult out, const LoadX& load_x,
+              const LoadW& load_w) {
+  const int64_t rows = out.dim(0), n = out.dim(1);
+  std::vector<float> inputs, weights(k);
   VisitFloat(out.dtype(), [&](auto t) {
     using T = decltype(t);
     std::fill_n(out.data<T>(), out.size(), T(0.0f));
     VisitGroups(ranges, rows, [&](int64_t g, int64_t begin, int64_t end) {
       if (begin == end) return;
       inputs.resize((end - begin) * k);
-      load(x, begin * k, (end - begin) * k, inputs.data());
       for (int64_t row = begin; row < end; ++row) {
-        of_x(row, inputs.data() + (row - begin) * k);
+        load_x(row, inputs.data() + (row - begin) * k);
       }
       for (int64_t i = 0; i < n; ++i) {
-        load(w, (g * n + i) * k, k, weights.data());
-        of_w(g, i, weights.data());
+        load_w(g, i, weights.data());
         for (int64_t row = begin; row < end; ++row) {
           out.data<T>()[row * n + i] = FromFloat<T>(
               Dot(inputs.data() + (row - begin) * k, weights.data(), k));
@@ -104,9 +103,12 @@ void LinearOf(AnyBuffer x, AnyBuffer w, Ranges ranges, AnyResult out,
 }
 
 Status GroupedLinear(AnyBuffer x, AnyBuffer w, Ranges ranges, AnyResult out) {
+  const int64_t k = x.dim(1), n = out.dim(1);
   LinearOf(
-      x, w, ranges, out, [](int64_t, float*) {},
-      [](int64_t, int64_t, float*) {});
+      k, ranges, out, [&](int64_t row, float* to) { Load(x, row * k, k, to); },
+      [&](int64_t g, int64_t i, float* to) {
+        Load(w, (g * n + i) * k, k, to);
+      });
   return Status::Ok();
 }
 
@@ -117,16 +119,38 @@ Status ScaledGroupedLinear(AnyBuffer x, AnyBuffer w, Buffer<F32, 2> x_scale,
   XLA_KERNEL_RETURN_IF_ERROR(CheckScales(n, k, w_scale));
   const int64_t n_scales = w_scale.dim(1), k_scales = w_scale.dim(2);
   LinearOf(
-      x, w, ranges, out,
-      [&](int64_t row, float* elements) {
-        Scale(x_scale.data() + row * k_scales, k_scales, k, elements);
+      k, ranges, out,
+      [&](int64_t row, float* to) {
+        Load(x, row * k, k, to);
+        Scale(x_scale.data() + row * k_scales, k_scales, k, to);
       },
-      [&](int64_t g, int64_t i, float* elements) {
+      [&](int64_t g, int64_t i, float* to) {
         const int64_t of_n = n_scales == n   ? i
                              : n_scales == 1 ? 0
                                              : i / kScaleBlock;
+        Load(w, (g * n + i) * k, k, to);
         Scale(w_scale.data() + (g * n_scales + of_n) * k_scales, k_scales, k,
-              elements);
+              to);
+      });
+  return Status::Ok();
+}
+
+Status MxGroupedLinear(AnyBuffer x, AnyBuffer w, AnyBuffer w_scale,
+                       Ranges ranges, AnyResult out) {
+  constexpr float kValues[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  const int64_t k = x.dim(1), n = out.dim(1);
+  const auto* codes = static_cast<const uint8_t*>(w.untyped_data());
+  const auto* exponents = static_cast<const uint8_t*>(w_scale.untyped_data());
+  LinearOf(
+      k, ranges, out, [&](int64_t row, float* to) { Load(x, row * k, k, to); },
+      [&](int64_t g, int64_t row, float* to) {
+        const int64_t first = (g * n + row) * k;
+        for (int64_t i = 0; i < k; ++i) {
+          const int code = codes[(first + i) / 2] >> (i % 2 * 4);
+          const int exponent = exponents[(first + i) / kMxBlock];
+          const float value = kValues[code & 7] * (code & 8 ? -1.0f : 1.0f);
+          to[i] = exponent == 255 ? NAN : std::ldexp(value, exponent - 127);
+        }
       });
   return Status::Ok();
 }
@@ -166,6 +190,15 @@ Status ScaledGroupedLinearSum(AnyBuffer x, AnyBuffer w, Buffer<F32, 2> x_scale,
                               AnyResult products) {
   XLA_KERNEL_RETURN_IF_ERROR(
       ScaledGroupedLinear(x, w, x_scale, w_scale, ranges, like, products));
+  SumRows(position, weights, out, products);
+  return Status::Ok();
+}
+
+Status MxGroupedLinearSum(AnyBuffer x, AnyBuffer w, AnyBuffer w_scale,
+                          Ranges ranges, Buffer<S32, 2> position,
+                          Buffer<F32, 2> weights, AnyResult out,
+                          AnyResult products) {
+  XLA_KERNEL_RETURN_IF_ERROR(MxGroupedLinear(x, w, w_scale, ranges, products));
   SumRows(position, weights, out, products);
   return Status::Ok();
 }
@@ -211,3 +244,9 @@ XLA_KERNEL_HOST(XlaGpuScaledGroupedLinear,
 XLA_KERNEL_HOST(XlaGpuScaledGroupedLinearSum,
                 torch_xla_ext::grouped_matmul::kScaledGroupedLinearSum,
                 torch_xla_ext::grouped_matmul::ScaledGroupedLinearSum);
+XLA_KERNEL_HOST(XlaGpuMxGroupedLinear,
+                torch_xla_ext::grouped_matmul::kMxGroupedLinear,
+                torch_xla_ext::grouped_matmul::MxGroupedLinear);
+XLA_KERNEL_HOST(XlaGpuMxGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::kMxGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::MxGroupedLinearSum);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/common/ptx.cuh"
 #include "kernels/common/tensor_map.h"
@@ -20,17 +21,28 @@ namespace {
 constexpr int kPanelBytes = 64 * 128;
 constexpr int kConsumerBarrier = 1;  // a named barrier
 
+template <typename T>
+constexpr bool kIsScaled = std::is_same_v<T, __nv_fp8_e4m3>;
+template <typename T>
+constexpr bool kIsMx = std::is_same_v<T, Mx>;
 // Of a stage: 128 bytes of each row, of fp8 the elements with a scale in
 // common.
 template <typename T>
-constexpr int kDepth = 128 / sizeof(T);
-template <typename T>
-constexpr bool kIsScaled = sizeof(T) == 1;
+constexpr int kDepth = kIsScaled<T> ? 128 : 64;
 static_assert(kDepth<__nv_fp8_e4m3> == kScaleBlock);
 
-// The sizes of a tile of results, the stages of copies that are under way, and
-// the blocks that share a multiprocessor.
-template <int kTileRows, int kTileColumns, int kNumStages, int kNumBlocks>
+// The elements of w, of `count` rows, that two stages convert.
+template <int count>
+struct Converted {
+  uint8_t converted[2][count * 128];
+};
+template <>
+struct Converted<0> {};
+
+// The sizes of a tile of results, the stages of copies that are under way, the
+// blocks that share a multiprocessor, and whether elements of w have four bits.
+template <int kTileRows, int kTileColumns, int kNumStages, int kNumBlocks,
+          bool kIsPacked = false>
 struct Shape {
   static constexpr int kRows = kTileRows, kColumns = kTileColumns;
   static constexpr int kStages = kNumStages, kBlocks = kNumBlocks;
@@ -49,11 +61,11 @@ struct Shape {
       (3 * kRegisters - kProducerRegisters) / 2 / 8 * 8;
   // The tiles are in panels: of an operand with the depth last, one for each 64
   // rows; of one with the depth first, one for each 64 columns.
-  struct alignas(1024) Memory {
+  struct alignas(1024) Memory : Converted<kIsPacked ? kColumns : 0> {
     // Products read 64 rows of a: of tiles with fewer, what is behind them,
     // too.
     uint8_t a[kStages][kRows * 128];
-    uint8_t b[kStages][kColumns * 128];
+    uint8_t b[kStages][kColumns * (kIsPacked ? 32 : 128)];
     uint64_t full[kStages], empty[kStages];
   };
   static int SharedBytes(int groups) {
@@ -71,6 +83,8 @@ using Small = Shape<64, 128, 4, 2>;
 using Few = Shape<16, 32, 8, 4>;
 // Many rows, with registers for a stage's products beside their sums.
 using LargeScaled = Shape<128, 128, 6, 1>;
+using SmallMx = Shape<64, 128, 6, 2, true>;
+using LargeMx = Shape<128, 128, 8, 1, true>;
 
 struct Maps {
   CUtensorMap a, b;
@@ -109,7 +123,8 @@ __device__ void Produce(const Maps& maps, const Tiles& tiles,
         }
       }
       if constexpr (kProduct == Product::kLinear) {
-        CopyBox(b, &maps.b, depth, tile.column, tile.group, full);
+        CopyBox(b, &maps.b, kIsMx<T> ? depth / 2 : depth, tile.column,
+                tile.group, full);
       } else {
 #pragma unroll
         for (int i = 0; i < S::kColumns / 64; ++i) {
@@ -163,6 +178,45 @@ __device__ void MultiplyStage(float (&sums)[n], uint64_t a, uint64_t b) {
   WgmmaCommit();
 }
 
+// Converts 32 elements of a row of w, of MXFP4, to bfloat16, and stores them in
+// the first or second half of the row, swizzled.
+__device__ inline void Convert(const uint4& packed, int exponent, int half,
+                               int row, uint8_t* row_data) {
+  // The bits of an element, shifted into a bfloat16, are its value times
+  // 2^-126. The scale is 2^(exponent - 127), of which large ones need a second
+  // factor.
+  const auto word = [](int bits) {
+    return static_cast<uint32_t>(bits) * 0x10001;
+  };
+  const auto multiply = [](uint32_t a, uint32_t b) {
+    uint32_t product;
+    asm("mul.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+    return product;
+  };
+  const uint32_t factor = word((min(exponent, 128) + 126) << 7);
+  const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    uint32_t pairs[4];  // elements j and j + 4
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t w = words[i];
+      const uint32_t moved = j < 2 ? w << (6 - 4 * j) : w >> (4 * j - 6);
+      pairs[j] = multiply(
+          (w << (12 - 4 * j) & 0x80008000u) | (moved & 0x01c001c0u), factor);
+      if (exponent > 128) {
+        pairs[j] = multiply(
+            pairs[j], word(exponent == 255 ? 0x7fc0 : (exponent - 1) << 7));
+      }
+    }
+    *reinterpret_cast<uint4*>(row_data + ((half * 4 + i) ^ row % 8) * 16) =
+        make_uint4(__byte_perm(pairs[0], pairs[1], 0x5410),
+                   __byte_perm(pairs[2], pairs[3], 0x5410),
+                   __byte_perm(pairs[0], pairs[1], 0x7632),
+                   __byte_perm(pairs[2], pairs[3], 0x7632));
+  }
+}
+
 // Run by a warpgroup: computes its part of all tiles of the block. T is the
 // dtype of the results, In that of the operands.
 template <typename In, typename T, Product kProduct, typename S, typename Tiles>
@@ -182,6 +236,7 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
   const uint64_t b_descriptor = MatrixDescriptor(
       b_address, kProduct == Product::kLinear ? 16 : kPanelBytes, 1024);
   Ring<S::kStages> ring;
+  [[maybe_unused]] unsigned stage = 0;
   const int count = tiles.Count();
   for (int index = blockIdx.x; index < count; index += gridDim.x) {
     const Tile tile = tiles.Get(index);
@@ -202,6 +257,16 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           factors[r] = scales.OfA(scaled_rows[r], depth) * of_b;
+        }
+      }
+      int exponent = 127;
+      if constexpr (kIsMx<In>) {
+        const int column = tile.column + threadIdx.x / 2;
+        const int block = depth / kMxBlock + threadIdx.x % 2;
+        const int blocks = arguments.k / kMxBlock;
+        if (column < arguments.n && block < blocks) {
+          exponent = __ldg(
+              &arguments.exponents[(tile.group * n + column) * blocks + block]);
         }
       }
       Wait(SharedAddress(&shared.full[ring.slot]), ring.parity);
@@ -226,6 +291,29 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
         for (int i = 0; i < S::kGroupColumns / 2; ++i) {
           sums[i] += factors[i / 2 % 2] * products[i];
         }
+      } else if constexpr (kIsMx<In>) {
+        // While the tensor cores multiply the stage before.
+        const int row = threadIdx.x / 2;
+        uint8_t(&converted)[S::kColumns * 128] = shared.converted[stage % 2];
+        Convert(
+            reinterpret_cast<const uint4*>(shared.b[ring.slot])[threadIdx.x],
+            exponent, threadIdx.x % 2, row, converted + row * 128);
+        WgmmaWait<0>();
+        if (slot_before >= 0 && lane == 0) {
+          Arrive(SharedAddress(&shared.empty[slot_before]));
+        }
+        FenceAsyncProxy();
+        if constexpr (S::kSharesRows) {
+          SyncNamed(kConsumerBarrier, 256);
+        } else {
+          SyncNamed(kConsumerBarrier + warpgroup, 128);
+        }
+        MultiplyStage<T, kProduct>(
+            sums, a,
+            MatrixDescriptor(SharedAddress(converted) + group_column * 128, 16,
+                             1024));
+        slot_before = ring.slot;
+        ++stage;
       } else {
         MultiplyStage<In, kProduct>(sums, a, b);
         if (slot_before >= 0) {
@@ -304,7 +392,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   }
   __syncthreads();
   constexpr bool kMovesRegisters =
-      S::kGroups == 2 && (S::kBlocks == 1 || kIsScaled<In>);
+      S::kGroups == 2 && (S::kBlocks == 1 || !std::is_same_v<In, T>);
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (warpgroup == S::kGroups) {
     if constexpr (kMovesRegisters) {
@@ -328,16 +416,23 @@ template <typename In, Product kProduct, typename S>
 bool MakeMaps(const Arguments& arguments, Maps* maps) {
   const uint64_t m = arguments.m, n = arguments.n, k = arguments.k;
   const uint64_t groups = arguments.groups;
-  const CUtensorMapDataType type = kIsScaled<In> ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                                                 : MapType(arguments.is_bf16);
+  constexpr CUtensorMapDataType kBytes = CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  const CUtensorMapDataType type =
+      kIsScaled<In> ? kBytes : MapType(arguments.is_bf16);
+  constexpr uint64_t kSize = kIsScaled<In> ? 1 : 2;
   constexpr uint32_t kBoxRows = S::kBoxRows, kColumns = S::kColumns;
   constexpr uint32_t kBoxDepth = kDepth<In>;
   const auto encode = [type](CUtensorMap* map, const void* data, uint64_t z,
                              uint64_t y, uint64_t x, uint32_t box_rows) {
-    return EncodeMap(map, data, type, {x, y, z},
-                     {x * sizeof(In), y * x * sizeof(In)},
+    return EncodeMap(map, data, type, {x, y, z}, {x * kSize, y * x * kSize},
                      {kBoxDepth, box_rows, 1}) == CUDA_SUCCESS;
   };
+  if constexpr (kIsMx<In>) {
+    return encode(&maps->a, arguments.a, 1, m, k, kBoxRows) &&
+           EncodeMap(&maps->b, arguments.b, kBytes, {k / 2, n, groups},
+                     {k / 2, n * k / 2}, {32, kColumns, 1},
+                     CU_TENSOR_MAP_SWIZZLE_NONE) == CUDA_SUCCESS;
+  }
   switch (kProduct) {
     case Product::kMatmul:
       return encode(&maps->a, arguments.a, 1, m, k, kBoxRows) &&
@@ -391,12 +486,23 @@ cudaError_t LaunchRows(cudaStream_t stream, const Arguments& arguments,
   return launch(stream, arguments, multiprocessors);
 }
 
+template <typename S>
+cudaError_t LaunchMx(cudaStream_t stream, const Arguments& arguments,
+                     int multiprocessors) {
+  return Launch<Mx, __nv_bfloat16, Product::kLinear, S>(stream, arguments,
+                                                        multiprocessors);
+}
+
 template <typename T>
 cudaError_t LaunchTyped(cudaStream_t stream, Product product,
                         const Arguments& arguments, int multiprocessors) {
   using F8 = __nv_fp8_e4m3;
   const bool is_scaled = arguments.scales.a != nullptr;
   const bool is_small = arguments.m / arguments.groups < 96;
+  if (arguments.exponents != nullptr) {
+    return (is_small ? LaunchMx<SmallMx> : LaunchMx<LargeMx>)(stream, arguments,
+                                                              multiprocessors);
+  }
   const bool are_few =
       product == Product::kLinear && AreFew(arguments, multiprocessors);
   const auto launch =

@@ -36,6 +36,10 @@ struct Scales {
   }
 };
 
+// In the place of the operands' dtype: that of the results for a, and MXFP4 for
+// b, which XlaGpuMxGroupedLinear converts.
+struct Mx {};
+
 // The product of a group is m x k by k x n. Of kMatmul and kLinear, m is the
 // group's number of rows: `m` is the number of all rows. Of kOuter, k is:
 // `k` is the number of all rows.
@@ -48,6 +52,7 @@ struct Arguments {
   int groups;
   bool is_bf16;  // the results, and operands without scales
   Scales scales;
+  const uint8_t* exponents;  // of b in MXFP4, else null: [groups, n, k / 32]
 };
 
 // Rows are divided into 2 * groups + 1 segments: those before group 0, those of

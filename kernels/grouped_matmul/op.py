@@ -14,6 +14,8 @@ __all__ = [
     "grouped_linear_sum",
     "grouped_matmul",
     "grouped_outer",
+    "mx_grouped_linear",
+    "mx_grouped_linear_sum",
     "scaled_grouped_linear",
     "scaled_grouped_linear_sum",
 ]
@@ -142,6 +144,20 @@ define_operator(
     environment=(),
     check=partial(_check_scales, "XlaGpuScaledGroupedLinearSum"),
     sharding_rule=_scaled_rule,
+)
+
+_MX = "Tensor x, Tensor w, Tensor w_scale, Tensor ranges"
+define_operator(
+    f"xla_gpu::mx_grouped_linear({_MX}) -> Tensor",
+    target="XlaGpuMxGroupedLinear",
+    environment=(),
+    sharding_rule="_ (b 32), e n (b 16), e n b, e _ -> _ n; sum b e",
+)
+define_operator(
+    f"xla_gpu::mx_grouped_linear_sum({_MX}, Tensor position, Tensor weights) -> Tensor",
+    target="XlaGpuMxGroupedLinearSum",
+    environment=(),
+    sharding_rule="_ (b 32), e n (b 16), e n b, e _, _ _, _ _ -> _ n; sum b e",
 )
 
 
@@ -349,6 +365,75 @@ def scaled_grouped_linear_sum(
     return torch.ops.xla_gpu.scaled_grouped_linear_sum(
         x, w, x_scale, w_scale, ranges, position, weights, like
     )
+
+
+def mx_grouped_linear(
+    x: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor, ranges: torch.Tensor
+) -> torch.Tensor:
+    """Multiply groups of rows by weights in MXFP4: ``torch.ops.xla_gpu.mx_grouped_linear``.
+
+    It is `grouped_linear` of the weights' values, which are never stored. 32 elements along k, of
+    four bits (E2M1) each, have a power of two as their scale (E8M0), as in the OCP Microscaling
+    Formats (MX) Specification 1.0 and gpt-oss's checkpoints. It has no derivatives.
+
+    Args:
+        x: [num_rows, k], float16, bfloat16 or float32; on Hopper, bfloat16 is fast.
+        w: uint8 [num_groups, n, k / 2], two elements a byte, the first one in the low bits; at most
+            1024 groups. On the CPU and CUDA also float4_e2m1fn_x2.
+        w_scale: uint8 [num_groups, n, k / 32], whose e is the scale 2^(e - 127), and NaN of 255. On
+            the CPU and CUDA also float8_e8m0fnu.
+        ranges: int32 [num_groups, 2], as of `grouped_matmul`.
+
+    Returns:
+        [num_rows, n], of the dtype of `x`, with sums in float32.
+
+    Raises:
+        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        NotImplementedError: autograd would record the call.
+
+    Example:
+        >>> x = torch.ones(2, 32, device="xla")
+        >>> w = torch.full((1, 1, 16), 0x42, dtype=torch.uint8, device="xla")  # 1 and 2, in turn
+        >>> w_scale = torch.full((1, 1, 1), 128, dtype=torch.uint8, device="xla")
+        >>> ranges = group_ranges(torch.tensor([1], device="xla"))
+        >>> mx_grouped_linear(x, w, w_scale, ranges).cpu()
+        tensor([[96.],
+                [ 0.]])
+    """
+    return torch.ops.xla_gpu.mx_grouped_linear(x, w, w_scale, ranges)
+
+
+def mx_grouped_linear_sum(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    w_scale: torch.Tensor,
+    ranges: torch.Tensor,
+    position: torch.Tensor,
+    weights: torch.Tensor,
+) -> torch.Tensor:
+    """Add rows of products with MXFP4: ``torch.ops.xla_gpu.mx_grouped_linear_sum``.
+
+    It adds rows of `mx_grouped_linear`, whose arguments it has, as `grouped_linear_sum` adds those
+    of `grouped_linear`, with its `position` and `weights`.
+
+    Returns:
+        [num_sums, n], of the dtype of `x`. Products have it, too, and sums are in float32.
+
+    Raises:
+        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        NotImplementedError: autograd would record the call.
+
+    Example:
+        >>> x = torch.ones(2, 32, device="xla")
+        >>> w = torch.full((1, 1, 16), 0x42, dtype=torch.uint8, device="xla")  # 1 and 2, in turn
+        >>> w_scale = torch.full((1, 1, 1), 127, dtype=torch.uint8, device="xla")
+        >>> ranges = group_ranges(torch.tensor([2], device="xla"))
+        >>> position = torch.tensor([[0, 1]], dtype=torch.int32, device="xla")
+        >>> weights = torch.tensor([[1.0, 0.5]], device="xla")
+        >>> mx_grouped_linear_sum(x, w, w_scale, ranges, position, weights).cpu()
+        tensor([[72.]])
+    """
+    return torch.ops.xla_gpu.mx_grouped_linear_sum(x, w, w_scale, ranges, position, weights)
 
 
 def grouped_outer(x: torch.Tensor, y: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:

@@ -104,6 +104,30 @@ def _like() -> torch.Tensor:
     return torch.empty(0, dtype=torch.bfloat16)
 
 
+_MX_VALUES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+_MX_VALUES = torch.cat([_MX_VALUES, -_MX_VALUES])
+
+
+def mx_values(w: torch.Tensor, w_scale: torch.Tensor) -> torch.Tensor:
+    """Return what weights in MXFP4 stand for, in float64."""
+    codes = torch.stack([w & 15, w >> 4], -1).flatten(-2).long()
+    scale = torch.exp2(w_scale.double() - 127)
+    return _MX_VALUES.double()[codes] * scale.repeat_interleave(32, -1)
+
+
+def _mx_linear(
+    x: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor, *others: torch.Tensor
+) -> torch.Tensor:
+    function = _linear if len(others) == 1 else _linear_sum
+    return function(x, mx_values(w, w_scale), *others)
+
+
+def _mx_arguments(dtype: torch.dtype) -> Arguments:
+    codes = torch.randint(256, (len(_RANGES), _N, 48), dtype=torch.uint8)
+    scales = torch.randint(120, 130, (len(_RANGES), _N, 3), dtype=torch.uint8)
+    return _rows(dtype, 96), codes, scales, _ranges()
+
+
 SAMPLES = [
     OperatorSamples(
         documented=ops.grouped_matmul,
@@ -153,6 +177,22 @@ SAMPLES = [
         dtypes=(torch.float8_e4m3fn,),
         arguments=lambda dtype: (*_scaled_arguments(dtype), *_sums(), _like()),
         of_tensors=lambda *tensors: ops.scaled_grouped_linear_sum(*tensors[:-1]),
+        tolerance=1e-2,
+    ),
+    OperatorSamples(
+        documented=ops.mx_grouped_linear,
+        target="XlaGpuMxGroupedLinear",
+        reference=_mx_linear,
+        dtypes=_DTYPES,
+        arguments=_mx_arguments,
+        tolerance=4e-3,
+    ),
+    OperatorSamples(
+        documented=ops.mx_grouped_linear_sum,
+        target="XlaGpuMxGroupedLinearSum",
+        reference=_mx_linear,
+        dtypes=_DTYPES,
+        arguments=lambda dtype: (*_mx_arguments(dtype), *_sums()),
         tolerance=1e-2,
     ),
 ]

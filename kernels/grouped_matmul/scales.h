@@ -1,10 +1,12 @@
-// The blocks of XlaGpuScaledGroupedLinear's scales.
+// The blocks of XlaGpuScaledGroupedLinear's and XlaGpuMxGroupedLinear's scales.
 #ifndef KERNELS_GROUPED_MATMUL_SCALES_H_
 #define KERNELS_GROUPED_MATMUL_SCALES_H_
 
 namespace torch_xla_ext::grouped_matmul {
 
-inline constexpr int kScaleBlock = 128;  // elements with a scale in common
+// Elements with a scale in common.
+inline constexpr int kScaleBlock = 128;
+inline constexpr int kMxBlock = 32;
 
 }  // namespace torch_xla_ext::grouped_matmul
 
