@@ -178,7 +178,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
             if self.vllm_config.quant_config is not None:
                 from vllm_xla_gpu import quantized  # which imports compressed_tensors
 
-                quantized.check(model)
+                quantized.check(model, 1 if self._devices is None else self._devices.count)
             # Nothing has been allocated so far: torch_xla, or the host, does so when it has to.
             if self._devices is None:
                 tensors = (*model.parameters(), *model.buffers())

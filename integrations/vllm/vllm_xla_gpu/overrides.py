@@ -237,17 +237,17 @@ def _any_capability(_: Callable) -> Callable:
 
 
 @_replaces("quantized", f"{_QUANTIZATION}.fp8", "Fp8MoEMethod")
-def _no_fp8_experts(_: type) -> Callable:
-    from vllm_xla_gpu.quantized import refuse_experts
+def _fp8_experts(_: type) -> type:
+    from vllm_xla_gpu.quantized import Fp8MoEMethod
 
-    return refuse_experts
+    return Fp8MoEMethod
 
 
 @_replaces("quantized", _COMPRESSED, "CompressedTensorsMoEMethod.get_moe_method")
-def _no_compressed_experts(_: Callable) -> Callable:
-    from vllm_xla_gpu.quantized import refuse_experts
+def _compressed_experts(_: Callable) -> Callable:
+    from vllm_xla_gpu.quantized import compressed_experts
 
-    return refuse_experts
+    return compressed_experts
 
 
 @_replaces("runner", "vllm.v1.worker.tpu_model_runner", "PallasAttentionBackend")
