@@ -4,6 +4,7 @@
 //   query   cache   head_dim  GPU  batch              kernels
 //   F32     all     all       all  all                kFloat32
 //   16-bit  all     all       all  IsDecode           kDecode, one of the last
+//                                                     unless max_q_len is 1
 //   16-bit  16-bit  128       9.0  IsFewQueries       kFewQueries or ...Half
 //   16-bit  16-bit  128       9.0  IsFewQueriesSplit  kFewQueriesSplit, kSm90
 //   16-bit  all     128       9.0  FitsSm90           kSm90
