@@ -54,11 +54,6 @@ struct Shape {
       kSharesRows ? kColumns : kColumns / kGroups;
   // Of a group's rows, small tiles copy only those that exist, 16 at a time.
   static constexpr int kBoxRows = kSharesRows ? kRows : 16;
-  // Of each thread; where they are few, the warpgroups redistribute them.
-  static constexpr int kRegisters = 65536 / (kThreads * kBlocks) / 8 * 8;
-  static constexpr int kProducerRegisters = kBlocks == 1 ? 40 : 24;
-  static constexpr int kConsumerRegisters =
-      (3 * kRegisters - kProducerRegisters) / 2 / 8 * 8;
   // The tiles are in panels: of an operand with the depth last, one for each 64
   // rows; of one with the depth first, one for each 64 columns.
   struct alignas(1024) Memory : Converted<kIsPacked ? kColumns : 0> {
@@ -85,6 +80,14 @@ using Few = Shape<16, 32, 8, 4>;
 using LargeScaled = Shape<128, 128, 6, 1>;
 using SmallMx = Shape<64, 128, 6, 2, true>;
 using LargeMx = Shape<128, 128, 8, 1, true>;
+
+// Of a thread of three warpgroups, which redistribute those they start with.
+template <typename S>
+struct Registers {
+  static constexpr int kAtFirst = 65536 / (S::kThreads * S::kBlocks) / 8 * 8;
+  static constexpr int kProducer = S::kBlocks == 1 ? 40 : 24;
+  static constexpr int kConsumer = (3 * kAtFirst - kProducer) / 2 / 8 * 8;
+};
 
 struct Maps {
   CUtensorMap a, b;
@@ -397,7 +400,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   if (warpgroup == S::kGroups) {
     if constexpr (kMovesRegisters) {
       asm volatile(
-          "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kProducerRegisters));
+          "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers<S>::kProducer));
     }
     if (__shfl_sync(~0u, threadIdx.x / 32, 0) == 4 * S::kGroups && ElectOne()) {
       Produce<In, kProduct, S>(maps, tiles, shared);
@@ -406,7 +409,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   }
   if constexpr (kMovesRegisters) {
     asm volatile(
-        "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
+        "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers<S>::kConsumer));
   }
   Consume<In, T, kProduct, S>(arguments, tiles, shared, warpgroup);
 #endif
