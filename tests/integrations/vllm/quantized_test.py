@@ -285,6 +285,58 @@ def test_experts(kind: Callable[..., Checkpoint], models: Path, tmp_path: Path) 
     assert rounding > 2e-2
 
 
+def in_mxfp4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Weights [..., k] as gpt-oss stores them: codes, exponents, and the values of both."""
+    magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    table = torch.cat([magnitudes, -magnitudes])
+    blocks = weight.unflatten(-1, (-1, 32))
+    exponents = torch.floor(torch.log2(blocks.abs().amax(-1))) - 2
+    scale = torch.exp2(exponents)[..., None]
+    codes = (blocks[..., None] / scale[..., None] - table).abs().argmin(-1)
+    packed = (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8)
+    return packed, (exponents + 127).to(torch.uint8), (table[codes] * scale).flatten(-2)
+
+
+def test_experts_in_mxfp4(models: Path, tmp_path: Path) -> None:
+    """gpt-oss's own checkpoints, whose gate and up alternate."""
+    model = families.write("gpt_oss", models)
+    path = tmp_path / "mxfp4"
+    shutil.copytree(model, path)
+    (file,) = path.glob("*.safetensors")
+    tensors = load_file(file)
+    values = {}
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        codes, exponents, rounded = in_mxfp4(tensors.pop(name).transpose(1, 2).contiguous())
+        tensors |= {f"{name}_blocks": codes, f"{name}_scales": exponents}
+        values[name] = rounded.transpose(1, 2)
+    save_file(tensors, file, metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4"}
+    (path / "config.json").write_text(json.dumps(config))
+    reference = load(model, torch.float32)
+    unrounded = load(model, torch.bfloat16)
+    for name, rounded in values.items():
+        reference.get_parameter(name).data = rounded
+    reference = reference.to(torch.bfloat16)
+    llm = start(str(path), torch.bfloat16, max_num_batched_tokens=16)
+
+    def compare(served: nn.Module) -> tuple[float, float]:
+        x = torch.randn(16, served.config.hidden_size, generator=generator).bfloat16()
+        layer = served.model.layers[1].mlp
+        assert {part.weight.dtype for part in layer.experts.sharded} == {torch.uint8}
+        result = layer(x.to("xla")).cpu().double()
+        rights = (
+            each.model.layers[1].mlp(x[None])[0][0].double() for each in (reference, unrounded)
+        )
+        return tuple(((result - right).norm() / right.norm()).item() for right in rights)
+
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        ((error, rounding),) = llm.apply_model(compare)
+    print(f"relative error {error}, of the rounding {rounding}")
+    assert error < 1e-2 < 5e-2 < rounding
+
+
 @pytest.mark.skipif(families.DEVICES == 1, reason="one device has all blocks")
 def test_blocks_that_devices_cannot_divide(models: Path) -> None:
     """Before the weights are loaded."""
