@@ -24,6 +24,7 @@ import torch
 from vllm_xla_gpu import checks
 
 if TYPE_CHECKING:
+    from vllm.v1.engine.core import EngineCoreProc
     from vllm.v1.engine.processor import Processor
 
 
@@ -163,6 +164,51 @@ def _yarn_range(find: Callable) -> Callable:
         return max(low, 0), min(high, dim - 1)
 
     return yarn_find_correction_range
+
+
+_ROPE = "vllm.model_executor.layers.rotary_embedding.base"
+
+
+@_replaces("runner", _ROPE, "RotaryEmbedding.forward_native")
+def _defer_rotation(forward: Callable) -> Callable:
+    """Leave positions to the kernel that writes the cache, if nothing comes in between."""
+    from vllm_xla_gpu.deferred import rotated
+
+    def forward_native(
+        layer: object, positions: torch.Tensor, query: object, key: object | None = None
+    ) -> tuple[object, object]:
+        deferred = rotated(forward, layer, positions, query, key)
+        return forward(layer, positions, query, key) if deferred is None else deferred
+
+    return forward_native
+
+
+@_replaces("runner", "vllm.model_executor.layers.linear", "QKVParallelLinear.forward")
+def _keep_columns(forward: Callable) -> Callable:
+    """Keep queries, keys and values together, as on several devices."""
+    from vllm_xla_gpu.deferred import ShardedColumns
+
+    def forward_of_columns(layer: torch.nn.Module, x: torch.Tensor) -> object:
+        result = forward(layer, x)
+        output, *bias = result if isinstance(result, tuple) else (result,)
+        if isinstance(output, torch.Tensor) and output.dim() == 2:
+            output = ShardedColumns(output[:, None], layer.output_sizes)
+        return (output, *bias) if isinstance(result, tuple) else output
+
+    return forward_of_columns
+
+
+@_replaces("runner", "vllm.v1.engine.core", "EngineCoreProc._process_input_queue")
+def _take_requests_late(take: Callable) -> Callable:
+    """Take what has come until shortly before the next step must be scheduled."""
+
+    @functools.wraps(take)
+    def process_input_queue(core: EngineCoreProc) -> None:
+        if not core.scheduler.waiting:  # those would come first
+            core.model_executor.sleep_until_needed()
+        take(core)
+
+    return process_input_queue
 
 
 _QUANTIZATION = "vllm.model_executor.layers.quantization"

@@ -39,7 +39,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 from torch_xla_ext import ops, sharding
 from torch_xla_ext.ops.all_reduce import MAX_ROW_BYTES, WORKSPACE_BYTES
 from vllm_xla_gpu import fp8, weights
-from vllm_xla_gpu.deferred import Columns, PendingSum
+from vllm_xla_gpu.deferred import Columns, PendingSum, ShardedColumns
 from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.mla import XlaGpuMla
 from vllm_xla_gpu.processes import Peers
@@ -404,8 +404,9 @@ class _ColumnsMethod(LinearMethodBase):
     def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
         """Apply the layer; `bias` is None, since the sharded layer has it."""
         (linear,) = layer.sharded
-        of_devices = linear(x).unflatten(-1, (self._count, sum(self._widths)))
-        return Columns([part.flatten(-2) for part in of_devices.split(self._widths, dim=-1)])
+        return ShardedColumns(
+            linear(x).unflatten(-1, (self._count, sum(self._widths))), self._widths
+        )
 
 
 class _SeparateColumnsMethod(LinearMethodBase):
