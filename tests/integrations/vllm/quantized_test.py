@@ -18,7 +18,7 @@ import torch
 import transformers
 from adapters import ALPHA, Adapter
 from safetensors.torch import load_file, save_file
-from testing import programs  # before the first computation
+from testing import mxfp4, programs  # before the first computation
 from torch import nn
 from torch_xla import backends
 from transformers.models.llama import modeling_llama
@@ -285,18 +285,6 @@ def test_experts(kind: Callable[..., Checkpoint], models: Path, tmp_path: Path) 
     assert rounding > 2e-2
 
 
-def in_mxfp4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Weights [..., k] as gpt-oss stores them: codes, exponents, and the values of both."""
-    magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-    table = torch.cat([magnitudes, -magnitudes])
-    blocks = weight.unflatten(-1, (-1, 32))
-    exponents = torch.floor(torch.log2(blocks.abs().amax(-1))) - 2
-    scale = torch.exp2(exponents)[..., None]
-    codes = (blocks[..., None] / scale[..., None] - table).abs().argmin(-1)
-    packed = (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8)
-    return packed, (exponents + 127).to(torch.uint8), (table[codes] * scale).flatten(-2)
-
-
 def test_experts_in_mxfp4(models: Path, tmp_path: Path) -> None:
     """gpt-oss's own checkpoints, whose gate and up alternate."""
     model = families.write("gpt_oss", models)
@@ -306,9 +294,10 @@ def test_experts_in_mxfp4(models: Path, tmp_path: Path) -> None:
     tensors = load_file(file)
     values = {}
     for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
-        codes, exponents, rounded = in_mxfp4(tensors.pop(name).transpose(1, 2).contiguous())
-        tensors |= {f"{name}_blocks": codes, f"{name}_scales": exponents}
-        values[name] = rounded.transpose(1, 2)
+        codes, exponents = mxfp4.quantize(tensors.pop(name).transpose(1, 2))
+        tensors[f"{name}_blocks"] = codes.unflatten(-1, (-1, 16)).contiguous()
+        tensors[f"{name}_scales"] = exponents
+        values[name] = mxfp4.values(codes, exponents).transpose(1, 2)
     save_file(tensors, file, metadata={"format": "pt"})
     config = json.loads((path / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "mxfp4"}
