@@ -176,6 +176,23 @@ class Vit(nn.Module):
         return 6 * batch * tokens * (parameters + 2 * self.LAYERS * tokens * self.WIDTH)
 
 
+def causal_attention(
+    module: nn.Module,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: None,
+    *,
+    scaling: float,
+    **others: object,
+) -> tuple[torch.Tensor, None]:
+    """Compute transformers' attention without the mask that its own makes for packed sequences."""
+    seen = functional.scaled_dot_product_attention(
+        q, k, v, is_causal=True, scale=scaling, enable_gqa=True
+    )
+    return seen.transpose(1, 2).contiguous(), None
+
+
 class Mixture(nn.Module):
     """transformers' Qwen3-MoE: 1.5 billion parameters, of which a token uses 0.5 billion."""
 
@@ -184,8 +201,9 @@ class Mixture(nn.Module):
 
     def __init__(self, _length: int) -> None:
         super().__init__()
-        from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+        from transformers import AttentionInterface, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+        AttentionInterface.register("causal", causal_attention)
         config = Qwen3MoeConfig(
             vocab_size=self.VOCABULARY,
             hidden_size=self.WIDTH,
@@ -197,7 +215,7 @@ class Mixture(nn.Module):
             num_experts=self.EXPERTS,
             num_experts_per_tok=self.TOP_K,
             norm_topk_prob=True,
-            attn_implementation="sdpa",
+            attn_implementation="causal",
             experts_implementation="grouped_mm",  # of transformers 5
         )
         with torch.device("meta"):  # `draw` initializes them
