@@ -15,6 +15,7 @@ from vllm_xla_gpu.sampling import NUM_PARAMS, pack_greedy_params
 UNUSED_SLOT = -1  # kv_pages_update writes no token there
 NO_ADAPTER = -1
 KNOWN = -1  # the token is in input_ids
+_MOST_DECODED = 64  # tokens, with more of which a step takes longer than to read the weights
 
 
 # Steps between powers of two, in eighths of the smaller one: most where one to three prompts of
@@ -42,6 +43,19 @@ def step_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
     return sorted([*sizes, *fine])
 
 
+def decode_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
+    """Return the sizes whose programs take one token of each sequence, which is faster.
+
+    Not the largest one, and none with which a step of more tokens a sequence, which goes to the
+    next size, would take longer.
+
+    Args:
+        sizes: of step_sizes.
+        num_seqs: of a step, at most.
+    """
+    return [size for size in sizes[:-1] if size <= min(num_seqs, _MOST_DECODED)]
+
+
 @dataclass(frozen=True)
 class BatchShape:
     """The shape of a padded batch; one program is compiled for each.
@@ -51,12 +65,14 @@ class BatchShape:
         num_seqs: sequences, each of which has a token at least.
         pages_per_seq: entries of a sequence's page table.
         num_checked: tokens that say whether drafts are right, and those before them.
+        max_q_len: the most tokens of a sequence; None if there may be any number.
     """
 
     num_tokens: int
     num_seqs: int
     pages_per_seq: int
     num_checked: int = 0
+    max_q_len: int | None = None
 
     @property
     def fields(self) -> list[tuple[int, int]]:
@@ -88,6 +104,7 @@ class Batch:
         last_tokens: [S]; the last token of each.
         checked: [num_checked]; of each sequence with drafts the token before them, and they.
         params: [S, NUM_PARAMS]; what the sampler needs, of sampling.pack_params.
+        max_q_len: that of the shape.
     """
 
     input_ids: torch.Tensor
@@ -102,6 +119,7 @@ class Batch:
     last_tokens: torch.Tensor
     checked: torch.Tensor
     params: torch.Tensor
+    max_q_len: int | None
 
     @classmethod
     def unpack(cls, packed: torch.Tensor | np.ndarray, shape: BatchShape) -> Batch:
@@ -109,7 +127,7 @@ class Batch:
         parts = [packed[begin:end] for begin, end in shape.fields]
         for number in (5, -1):
             parts[number] = parts[number].reshape(shape.num_seqs, -1)
-        return cls(*parts)
+        return cls(*parts, shape.max_q_len)
 
     def by_token(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the pages of each token's sequence, [T, P], and how many tokens it sees, [T]."""

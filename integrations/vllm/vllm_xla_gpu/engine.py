@@ -1,4 +1,4 @@
-"""Overlapping steps: the engine starts a step while the one before it runs.
+"""Overlapping steps: the engine starts a step while those before it run.
 
 The tokens of a step feed the next one on the device. While that one runs, the host receives the
 tokens, sends them out and schedules.
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from vllm_xla_gpu.steps import StartedStep
 
-_STEPS_IN_FLIGHT = 2
+# Of several devices a step is shorter than what the host does between the tokens of one and the
+# start of the next but one.
+_STEPS_IN_FLIGHT, _STEPS_IN_FLIGHT_OF_SEVERAL = 2, 3
 
 
 @dataclasses.dataclass
@@ -57,7 +59,8 @@ class XlaGpuExecutor(UniProcExecutor):
 
     @property
     def max_concurrent_batches(self) -> int:
-        return _STEPS_IN_FLIGHT
+        is_one = self.vllm_config.parallel_config.tensor_parallel_size == 1
+        return _STEPS_IN_FLIGHT if is_one else _STEPS_IN_FLIGHT_OF_SEVERAL
 
     def execute_model(
         self, scheduler_output: SchedulerOutput, non_block: bool = True
@@ -90,6 +93,7 @@ class XlaGpuScheduler(AsyncScheduler):
     _added: tuple[Request, ...] = ()  # since the step before
     _need_their_tokens: tuple[Request, ...] = ()
     _computed_now: int = 0  # steps whose tokens have not come
+    _last_step: frozenset[str] = frozenset()  # the requests of the step before
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)
@@ -116,12 +120,15 @@ class XlaGpuScheduler(AsyncScheduler):
             self._need_their_tokens += (request,)
 
     def schedule(self) -> SchedulerOutput:
-        """Return the next step; an empty one if it has to wait for the tokens of the one before."""
+        """Return the next step; an empty one if it has to wait for the tokens of another."""
         waits_for_drafts = self._drafter is not None and self._computed_now > 0
+        # The device has the tokens of the step before only.
+        waits_for_others = any(map(self._needs_an_older_step, self.running))
         if self._need_their_tokens:
             unfinished = (r for r in self._need_their_tokens if not r.is_finished())
             self._need_their_tokens = tuple(unfinished)
-        if waits_for_drafts or any(r.num_output_placeholders for r in self._need_their_tokens):
+        waits_for_host = any(r.num_output_placeholders for r in self._need_their_tokens)
+        if waits_for_drafts or waits_for_others or waits_for_host:
             output = _empty_step()
             output.requests = {}
             return output
@@ -132,8 +139,15 @@ class XlaGpuScheduler(AsyncScheduler):
             output.finished_req_ids, finished = set(finished), frozenset()
             output.added, self._added = self._added, ()
             self._computed_now += 1
+            self._last_step = frozenset(output.num_scheduled_tokens)
         self._finished_later = finished
         return output
+
+    def _needs_an_older_step(self, request: Request) -> bool:
+        """Return whether the request goes on from a token that only an older step has."""
+        pending = request.num_output_placeholders
+        goes_on = request.num_computed_tokens < request.num_tokens + pending
+        return pending > 0 and goes_on and request.request_id not in self._last_step
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         super()._update_after_schedule(scheduler_output)

@@ -23,7 +23,13 @@ import torch_xla
 
 from torch_xla_ext.graph.shared_memory import SharedMemory
 from torch_xla_ext.graph.tensors import clone_of, sharding_of, shardings_of
-from torch_xla_ext.graph.traced_program import InPlaceProgram, Source, Trace, keep_shardings
+from torch_xla_ext.graph.traced_program import (
+    InPlaceProgram,
+    Source,
+    Trace,
+    keep_shardings,
+    same_seed,
+)
 
 _XLAC = torch_xla._XLAC
 
@@ -157,7 +163,8 @@ def _trace(
 ) -> _Program:
     if memory is not None:
         arguments = memory.views(arguments)
-    own = _with_own_data(arguments)
+    with same_seed():
+        own = _with_own_data(arguments)
     own_tensors = [argument for argument in own if isinstance(argument, torch.Tensor)]
     tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
     trace = Trace(own_tensors)
