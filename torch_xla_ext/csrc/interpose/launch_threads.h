@@ -1,8 +1,17 @@
-// Where a program for several devices is prepared.
+// How a program for several devices is prepared.
 #ifndef TORCH_XLA_EXT_CSRC_INTERPOSE_LAUNCH_THREADS_H_
 #define TORCH_XLA_EXT_CSRC_INTERPOSE_LAUNCH_THREADS_H_
 
+#include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+
 namespace torch_xla_ext {
+
+// Fetches what ExecuteReplicated reads of the arguments' shards into the
+// processor's caches. From each argument it follows three pointers to a buffer,
+// and waits for the memory at each, as what the last program left in the caches
+// has made way since.
+void FetchShards(
+    absl::Span<const torch_xla::runtime::ComputationClient::DataPtr> arguments);
 
 // While it lives, ThreadPool::ParallelFor wakes no other threads for few
 // buffers, if this thread calls it.
