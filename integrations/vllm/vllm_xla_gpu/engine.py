@@ -57,9 +57,9 @@ class XlaGpuExecutor(UniProcExecutor):
         self._has_several = self.parallel_config.tensor_parallel_size > 1
         super()._init_executor()
 
-    def sleep_until_needed(self) -> None:
-        """Sleep as long as the next step can still be scheduled in time."""
-        time.sleep(self._clock.seconds_until_needed())
+    def sleep_until_needed(self, num_seqs: int) -> None:
+        """Sleep as long as the next step, of so many sequences, can still be scheduled in time."""
+        time.sleep(self._clock.seconds_until_needed(num_seqs))
 
     @property
     def max_concurrent_batches(self) -> int:
