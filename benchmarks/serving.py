@@ -1,7 +1,7 @@
 """Measures new tokens per second of vLLM, on this wheel or for CUDA, of the same loads.
 
   PJRT_DEVICE=CUDA python benchmarks/serving.py --json=xla.json   # an 8B-shaped Llama
-  PJRT_DEVICE=CUDA python benchmarks/serving.py --shape=30b-a3b   # a mixture of experts
+  PJRT_DEVICE=CUDA python benchmarks/serving.py --shape=30b-a3b   # an MoE model
   python benchmarks/serving.py --json=cuda.json                   # where vLLM for CUDA is installed
   PJRT_DEVICE=CPU python benchmarks/serving.py --shape=tiny --loads=4x16+8
 
@@ -55,7 +55,7 @@ SHAPES = {
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
     },
-    "30b-a3b": {  # a mixture of experts, Qwen3-30B-A3B's
+    "30b-a3b": {  # an MoE model, Qwen3-30B-A3B's
         "vocab_size": 151936,
         "hidden_size": 2048,
         "intermediate_size": 6144,
@@ -123,8 +123,8 @@ def options(args: argparse.Namespace) -> dict[str, object]:
 def write_model(folder: Path, args: argparse.Namespace) -> None:
     """Write a model's configuration and a tokenizer of the words w0, w1, ..., but no weights."""
     shape = SHAPES[args.shape]
-    is_mixture = "num_experts" in shape
-    (Qwen3MoeConfig if is_mixture else LlamaConfig)(
+    is_moe = "num_experts" in shape
+    (Qwen3MoeConfig if is_moe else LlamaConfig)(
         **shape,
         max_position_embeddings=max(8192, args.max_model_len),
         torch_dtype="bfloat16",
@@ -133,7 +133,7 @@ def write_model(folder: Path, args: argparse.Namespace) -> None:
     ).save_pretrained(folder)
     config = folder / "config.json"
     found = json.loads(config.read_text())
-    architecture = "Qwen3MoeForCausalLM" if is_mixture else "LlamaForCausalLM"
+    architecture = "Qwen3MoeForCausalLM" if is_moe else "LlamaForCausalLM"
     config.write_text(json.dumps(found | {"architectures": [architecture]}))
     make_tokenizer(shape["vocab_size"]).save_pretrained(folder)
 

@@ -129,7 +129,7 @@ def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
         return "its tensors may be sharded"
     if model.config.is_encoder_decoder:
         return "it has an encoder"
-    if not (getattr(model, "_can_compile_fullgraph", False) or _is_mixture(model)):
+    if not (getattr(model, "_can_compile_fullgraph", False) or _is_moe(model)):
         return "transformers does not give it a static cache"
     if len({parameter.device for parameter in model.parameters()}) > 1:
         return "its parameters are on several devices"
@@ -164,8 +164,8 @@ def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
     return None
 
 
-def _is_mixture(model: Any) -> bool:
-    """Return whether nothing but its mixtures of experts keeps transformers from a static cache."""
+def _is_moe(model: Any) -> bool:
+    """Return whether nothing but its MoE layers keeps transformers from a static cache."""
     return moe.are_in(model) and model._supports_default_dynamic_cache()
 
 

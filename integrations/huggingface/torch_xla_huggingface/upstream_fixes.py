@@ -31,9 +31,9 @@ FIXES = (
         },
     ),
     Fix(
-        "mixtures",
+        "moe",
         versions="transformers 4.55 to 4.57",
-        reason="a mixture of experts reads on the host which experts have tokens",
+        reason="an MoE layer reads on the host which experts have tokens",
         test="tests/integrations/huggingface/moe_test.py",
         replaces={"transformers.models.*.modeling_*:*": "torch_xla_huggingface.moe:without_reads"},
     ),
