@@ -1,4 +1,4 @@
-"""Graphs of torch.compile of which a part runs on the host.
+"""Graphs of torch.compile that run partly on the host.
 
 A graph may compute with tensors on the host beside XLA's, as PyTorch's optimizers do with their
 counts of steps, and it may have operators that torch_xla has no kernel for. It is split into stages
@@ -139,7 +139,7 @@ def _by_stage(
     A write is in no earlier stage than the reads before it, also those of the tensor's views.
     """
     stage_of: dict[torch.fx.Node, int] = {}
-    bases: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # whose memory a node's value may have
+    bases: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # whose memory a node's value may share
     last_read: dict[torch.fx.Node, int] = collections.defaultdict(int)
     last_write: dict[torch.fx.Node, int] = collections.defaultdict(int)
     stages: dict[int, list[torch.fx.Node]] = collections.defaultdict(list)

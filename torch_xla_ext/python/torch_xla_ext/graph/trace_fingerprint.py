@@ -1,8 +1,8 @@
-"""Fingerprints of traces, to compare a later trace of the same step.
+"""Trace fingerprints, by which a later trace of the same step is compared.
 
-Python's state is compared by names, and no list of names is complete. The program is: whatever the
-step's Python code did, its effect on tensors is the program with its constants, the tensors that it
-reads and writes, and the results that it returns.
+Guards compare Python's state by names, and no list of names is complete. The program is complete:
+whatever the step's Python code did, its effect on tensors is the program with its constants, the
+tensors that it reads and writes, and the results that it returns.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch_xla_ext.graph.guards import is_library, is_plain, same_plain
 from torch_xla_ext.graph.results import Reference, Result, difference
 
 _XLAC = torch_xla._XLAC
-_MAX_ARGUMENTS = 64  # of an operation that are recorded
+_MAX_ARGUMENTS = 64  # recorded for each operation
 
 
 def place() -> str:
-    """Return the file and the line of the user's code that runs now."""
+    """Return the file and line of the user code that is running."""
     frame = sys._getframe(1)
     while frame is not None and is_library(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
@@ -74,7 +74,7 @@ class TraceFingerprint:
 
     Attributes:
         program: the hash of its operations.
-        parameters: for each of them the kind of its source, with a number or a tensor.
+        parameters: the kind of each one's source, with an index or a tensor.
         names: of the parameters.
         constants: tensors that the step moved to the device, and the place of each in the code.
         operations: the calls of torch that the step made.
@@ -114,7 +114,7 @@ class TraceFingerprint:
         return difference(self.result, other.result, "the result")
 
     def _sources(self) -> list[tuple[int, int]]:
-        """Return the parameters, tensors by the memory that they have now."""
+        """Return the parameters, with tensors identified by their current memory."""
         return [
             (kind, _storage(source()) if isinstance(source, weakref.ref) else source)
             for kind, source in self.parameters

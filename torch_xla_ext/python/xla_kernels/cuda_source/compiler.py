@@ -10,12 +10,11 @@ from pathlib import Path
 from xla_kernels.cuda_source import cache, cpp_types, headers, nvrtc
 
 ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)([af]?)")
-# From this capability on, code may be compiled for this GPU alone ("sm_90a"), which has all its
-# instructions.
+# From this capability on, code can be compiled for one GPU with all of its instructions ("sm_90a").
 _FIRST_SPECIFIC = 90
-# What the compiler says of a header that is not there.
+# The compiler's message about a missing header.
 MISSING_HEADER = "cannot open source file"
-# An instantiation of it has a kernel's type in its name, for kernels whose own name does not.
+# Its instantiations have a kernel's type in their name, for kernels whose own name lacks it.
 _PROBE = "torch_xla_ext_type_of"
 
 
@@ -24,8 +23,7 @@ class Source:
     """A kernel's source.
 
     Attributes:
-        text: C++.
-        file: its path; None for text that is not from a file.
+        text: C++. file: its path; None for text that is not from a file.
         name: the kernel's, or a name expression.
         options: further options of NVRTC.
         include_dirs: folders of headers.
@@ -152,7 +150,7 @@ def _compile(
 
 
 def _of_the_source(log: str) -> str:
-    """Return the compiler's messages without those about the file that it makes of names."""
+    """Return the compiler's messages without those about the generated list of names."""
     messages = re.split(r"\n(?=\S)", log.strip())
     if not any("__nv_name_map" in message for message in messages):
         return log
@@ -165,7 +163,7 @@ def _of_the_source(log: str) -> str:
 
 
 def _with_lines(log: str, text: str, file: str) -> str:
-    """Return the compiler's messages, the first with the source line that it is about."""
+    """Return the compiler's messages; the first is shown with its source line."""
     match = re.search(rf"^{re.escape(file)}\((\d+)\)", log, re.MULTILINE)
     lines = text.splitlines()
     if match is None or not 1 <= int(match[1]) <= len(lines):
