@@ -1,4 +1,4 @@
-"""Measures new tokens per second of vLLM, on this wheel or for CUDA, of the same loads.
+"""Measure vLLM's new tokens per second, on this wheel or for CUDA, under the same loads.
 
   PJRT_DEVICE=CUDA python benchmarks/serving.py --json=xla.json   # an 8B-shaped Llama
   PJRT_DEVICE=CUDA python benchmarks/serving.py --shape=30b-a3b   # an MoE model
@@ -90,8 +90,8 @@ SHAPES = {
         "norm_topk_prob": True,
     },
 }
-SPREAD = 0.05  # of the weights' uniform numbers
-POOL = 2**24 - 3  # of numbers on the host; no multiple of a width
+SPREAD = 0.05  # bound of the weights' uniform distribution
+POOL = 2**24 - 3  # count of random numbers on the host; not a multiple of a width
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -140,7 +140,7 @@ def write_model(folder: Path, args: argparse.Namespace) -> None:
 
 def make_weights(model: torch.nn.Module, *_: object) -> None:
     """Fill the weights with random numbers; vLLM's own function would draw them on the host."""
-    # Not those of state_dict: a view that is written to leaves the former memory to its tensor.
+    # Not those of state_dict: writing to a view there would give the view new memory.
     names = model.state_dict().keys()
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     with torch.no_grad():
@@ -149,9 +149,9 @@ def make_weights(model: torch.nn.Module, *_: object) -> None:
 
 
 def _fill(weight: torch.Tensor) -> None:
-    if weight.dim() == 0:  # the scale of a cache, which the model does not have
+    if weight.dim() == 0:  # a cache's scale, which the model does not have
         return
-    if weight.dim() == 1:  # a norm's
+    if weight.dim() == 1:  # a norm's weight
         weight.fill_(1)
     elif weight.device.type == "cpu":  # it takes a minute to draw 8 billion numbers
         numbers = _numbers(weight.dtype)
@@ -195,7 +195,7 @@ def prompt(vocabulary: int, length: int, seed: int | str) -> list[int]:
 
 
 def make_engine(args: argparse.Namespace) -> tuple[vllm.LLM, dict[str, Any]]:
-    """Return the engine, and how long its start took."""
+    """Return the engine, and the seconds of its start."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     use_random_weights()
     begin = time.perf_counter()

@@ -26,19 +26,19 @@ from torch_xla_huggingface.masked_experts import MaskedExperts
 from torch_xla_huggingface.stand_ins import Unknown
 
 _log = logging.getLogger("torch_xla_ext.moe")
-# What a function calls that adds the rows of one expert after another.
+# Names that a function calls if it adds the rows of one expert after another.
 _CALLED = {"where", "one_hot", "index_add_"}
 _MARK = "_torch_xla_ext_moe"
 
-# Functions whose experts are not alike, or compute rows together; and those that use the indices
-# for more than is known.
+# Functions whose experts differ from each other or mix rows; and functions that use the indices in
+# an unknown way.
 _masked: set[FunctionType] = set()
 _slow: set[FunctionType] = set()
 
 
 def _lazily(function: FunctionType, args: tuple, kwargs: dict[str, object]) -> object:
-    """Call a block's function without reads."""
-    # Of several devices, each may have tokens of its own, and grouped rows are of all of them.
+    """Call a block's function without reading indices on the host."""
+    # Each of several devices may have its own tokens, but grouped rows are of all devices.
     if function not in _masked and not torch_xla.runtime.is_spmd():
         try:
             with GroupedExperts() as mode:
@@ -72,7 +72,7 @@ eval_frame.set_code_exec_strategy(_lazily.__code__, eval_frame._FrameExecStrateg
 
 
 def without_reads(function: FunctionType) -> FunctionType:
-    """Return a function without reads in place of a block's that loops over experts.
+    """Replace a block's function that loops over experts by one without reads.
 
     Other functions stay as they are.
     """

@@ -1,7 +1,7 @@
 """The functions of Hugging Face's libraries that are replaced, for models on XLA devices.
 
-torch_xla_ext_startup.install applies the rows when the libraries are imported. This module is a
-part of `import torch_xla`: it imports none of them.
+torch_xla_ext_startup.install applies the rows when the libraries are imported. `import torch_xla`
+imports this module, so it imports none of the libraries.
 """
 
 from __future__ import annotations

@@ -106,7 +106,8 @@ class Call(NamedTuple):
     """A launch with a call's arguments.
 
     Attributes:
-        launch: the kernel, and how it is launched. operands: the device's tensors.
+        launch: the kernel, and how it is launched.
+        operands: the device's tensors.
         results: their types.
         parameters: words of the functions above.
         aliases: {result: operand}: results in an operand's buffer. The caller's tensors do not

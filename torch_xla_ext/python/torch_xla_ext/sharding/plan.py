@@ -52,7 +52,8 @@ class Gather:
 
     Attributes:
         operand: its number.
-        sharding: what it has, in words. num_bytes: what each device receives of it.
+        sharding: what it has, in words.
+        num_bytes: what each device receives of it.
         reason: why.
     """
 

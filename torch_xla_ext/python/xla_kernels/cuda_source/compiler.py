@@ -23,7 +23,8 @@ class Source:
     """A kernel's source.
 
     Attributes:
-        text: C++. file: its path; None for text that is not from a file.
+        text: C++.
+        file: its path; None for text that is not from a file.
         name: the kernel's, or a name expression.
         options: further options of NVRTC.
         include_dirs: folders of headers.

@@ -28,9 +28,9 @@ class Bound:
     """A call's checked arguments.
 
     Attributes:
-        values: by name: arrays' types, parameters and sizes; of an absent operand None. operands:
-        of each operand that is there, its position among them. results: of each result, its
-        position.
+        values: by name: arrays' types, parameters and sizes; of an absent operand None.
+        operands: of each operand that is there, its position among them.
+        results: of each result, its position.
         dtypes: of the signature's dtype variables.
     """
 

@@ -170,7 +170,8 @@ class Constraint:
     """A condition of the signature on a size. Exactly one of the attributes is not empty.
 
     Attributes:
-        choices: the sizes that it may have. limits: the least and the greatest, which may be None.
+        choices: the sizes that it may have.
+        limits: the least and the greatest, which may be None.
         divisor: a number or another size, of which it is a multiple.
     """
 
