@@ -62,6 +62,11 @@ def nothing(_call: int) -> None:
     pass
 
 
+def assigns(owner: object, name: str) -> Change:
+    """An attribute has another value in every second call."""
+    return lambda call: setattr(owner, name, float(call // 2))
+
+
 def read(value: object) -> object:
     """A result as values that can be compared."""
     if isinstance(value, Tensor):
