@@ -84,7 +84,7 @@ class Columns(Deferred):
 
 
 class PendingSum(Deferred):
-    """What a row-parallel layer computes on each device, before its sum over the devices.
+    """A row-parallel layer's results on each device, before their sum over the devices.
 
     What an adapter adds is computed on each device for its own columns, too: there is one sum. A
     norm after it is computed in the same kernel (`ops.all_reduce_rms_norm`).
