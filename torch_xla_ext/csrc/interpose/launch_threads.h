@@ -1,11 +1,11 @@
-// Where a program for several devices is prepared.
+// The thread that prepares a program for several devices.
 #ifndef TORCH_XLA_EXT_CSRC_INTERPOSE_LAUNCH_THREADS_H_
 #define TORCH_XLA_EXT_CSRC_INTERPOSE_LAUNCH_THREADS_H_
 
 namespace torch_xla_ext {
 
-// While it lives, ThreadPool::ParallelFor wakes no other threads for few
-// buffers, if this thread calls it.
+// While it lives, ThreadPool::ParallelFor in this thread wakes no other threads
+// for few buffers.
 class FewThreads {
  public:
   FewThreads();
