@@ -242,7 +242,7 @@ def test_data_out_of_range(device: torch.device, dtype: torch.dtype) -> None:
 
 
 def test_rows_of_lse(device: torch.device) -> None:
-    """What the signature cannot say, of calls of the kernel itself."""
+    """Direct calls of the kernel refuse shapes of lse that the signature cannot exclude."""
     query = torch.randn(2, 2, 64).half().to(device)
     cache = torch.zeros(3, 8, 1, 64).half().to(device)
     data = int32([[0, 1], [0, 1]]).to(device), int32([5, 5]).to(device)

@@ -77,7 +77,7 @@ def test_special_numbers(device: torch.device, special: float) -> None:
 
 
 def test_in_a_captured_product(device: torch.device) -> None:
-    """What it is for: one call, and the product of what it returns."""
+    """A captured step has one call, whose results are multiplied."""
     x, weight = torch.randn(32, 64).bfloat16(), torch.randn(48, 64).to(torch.float8_e4m3fn)
     weight_scale = torch.rand(1, 48)
 

@@ -77,7 +77,7 @@ class Batch:
 
 
 def shown(mask: torch.Tensor, num_tokens: int) -> torch.Tensor:
-    """What the rows of a sequence's in custom_mask show, [rows, num_tokens]."""
+    """The tokens that custom_mask shows to a sequence's rows, [rows, num_tokens]."""
     bits = (mask.unsqueeze(-1) >> torch.arange(32)) & 1
     bits = bits.flatten(1)[:, : len(mask)].bool()
     result = torch.ones(len(mask), num_tokens, dtype=torch.bool)

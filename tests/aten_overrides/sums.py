@@ -42,7 +42,7 @@ def make(name: str, dtype: torch.dtype) -> list[Case]:
 
 
 def _reduction(function: Function) -> Callable[[_Numbers], list[Case]]:
-    """Of all elements, of rows, and of columns."""
+    """Reductions of all elements, of rows, and of columns."""
 
     def cases(numbers: _Numbers) -> list[Case]:
         x = numbers.uniform(COUNT)

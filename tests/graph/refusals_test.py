@@ -1,4 +1,4 @@
-"""What torch_xla_ext.capture refuses, what it says, and that tensors keep their values then."""
+"""Functions that torch_xla_ext.capture refuses: the errors, and that tensors keep their values."""
 
 from __future__ import annotations
 

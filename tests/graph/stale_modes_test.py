@@ -329,7 +329,7 @@ def number_of_traces() -> tuple:
 
 @SCENARIOS.add("right")
 def second_trace_only() -> tuple:
-    """As with a cache that capture does not see: the second program is that of all later ones."""
+    """The second and all later programs are equal, as with a cache that capture does not see."""
     traces = array.array("i", [0])
 
     def step(x: Tensor) -> Tensor:

@@ -309,4 +309,4 @@ def test_within_a_profile_of_python() -> None:
 
 
 def _marked() -> None:
-    """What the profile is searched for."""
+    """A function whose name is searched for in the profile."""

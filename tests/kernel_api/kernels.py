@@ -41,5 +41,5 @@ def register() -> None:
 
 
 def gathered(table: torch.Tensor, index: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """What TestGather gives with PARAMETERS."""
+    """The result of TestGather with PARAMETERS."""
     return table[index.long() + 1] * 0.5 * scale + 1.5

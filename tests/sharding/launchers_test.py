@@ -406,7 +406,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def launch_of_parts(call: Callable, *operands: int) -> tuple[object, str, str]:
-    """What each device calls if these operands are divided by their first dimension."""
+    """The launch on each device if these operands are divided along their first dimension."""
     before = set(partitioned_call._calls)
     result = call()
     (name,) = set(partitioned_call._calls) - before

@@ -25,7 +25,7 @@ def seed() -> None:
 
 @pytest.fixture(scope="module")
 def mesh() -> xs.Mesh:
-    """Of two devices: the file sets CPU_NUM_DEVICES."""
+    """A mesh of two devices; the test file sets CPU_NUM_DEVICES."""
     xr.use_spmd()
     assert xr.global_runtime_device_count() == 2
     return xs.Mesh(np.arange(2), (2,), ("x",))

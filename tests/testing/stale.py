@@ -95,7 +95,7 @@ Scenario = Callable[[], tuple[Callable[[Tensor], Any], Change]]
 
 
 class Scenarios(dict[str, tuple[Scenario, str]]):
-    """By name, with the outcome: the step is "right", captured "again", or raises an "error"."""
+    """Scenarios with their outcomes: the step is "right", captured "again", or an "error"."""
 
     def add(self, outcome: str) -> Callable[[Scenario], Scenario]:
         def register(function: Scenario) -> Scenario:

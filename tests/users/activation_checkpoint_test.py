@@ -215,7 +215,7 @@ class Chain(nn.Module):
 
 
 def needed(program: str, name: str) -> dict[str, str]:
-    """What an operation of a program needs, directly or not: the lines by their names."""
+    """The operations that an operation needs, directly or not: the lines by their names."""
     lines = {m[1]: m[0] for m in re.finditer(r"^ *(?:ROOT )?(%\S+) = .*", program, re.MULTILINE)}
     found, names = {}, [name]
     while names:

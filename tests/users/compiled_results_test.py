@@ -118,7 +118,7 @@ def test_a_view_for_an_operator_on_the_host() -> None:
 
 
 def test_copies_are_apart() -> None:
-    """What is copied has a buffer of its own: one may be written to without the other."""
+    """A copy has its own buffer, so that writes to one do not change the other."""
     state, x = (torch.arange(4.0, device="xla") * i for i in (1, 2))
     torch_xla.sync()
 

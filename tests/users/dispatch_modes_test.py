@@ -266,7 +266,7 @@ def test_what_make_fx_cannot_functionalize() -> None:
 
 
 def test_flops() -> None:
-    """Of operators that upstream computes before autograd, too."""
+    """The counts include operators that upstream computes before autograd."""
     counts = []
     for device in ("cpu", "xla"):
         layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).to(device)

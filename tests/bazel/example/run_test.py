@@ -1,4 +1,4 @@
-"""What `bazel run //examples:NAME` installs, and what it says where it cannot."""
+"""`bazel run //examples:NAME` installs what the example needs, or says why it cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cached call depends on: its operands' types, and all other values."""
+"""The key of a cached call covers its operands' types and all other values."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def address(symbol: str) -> int:
 
 
 def pointer(symbol: str) -> int:
-    """What a function of the library without arguments returns."""
+    """The pointer that a function of the library returns."""
     return ctypes.CFUNCTYPE(ctypes.c_void_p)(address(symbol))() or 0
 
 
@@ -47,7 +47,7 @@ def registered_type() -> None:
 
 
 class Counts:
-    """How often the library was called since this was made."""
+    """Counts the calls of the library since this was made."""
 
     NAMES = ("instantiated", "prepared", "initialized", "executed", "destroyed")
 

@@ -201,7 +201,7 @@ def test_compiled_training() -> None:
 
 
 class Block(nn.Module):
-    """As transformers' blocks; `use` is something that is done with the chosen tokens."""
+    """A block like those of transformers; `use` is applied to the chosen tokens."""
 
     def __init__(self, use: Any) -> None:
         super().__init__()

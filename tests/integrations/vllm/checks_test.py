@@ -1,4 +1,4 @@
-"""What cannot be served is refused at start, with a sentence that has a remedy."""
+"""Unsupported models and settings are refused at start, with a remedy."""
 
 from __future__ import annotations
 
@@ -387,7 +387,7 @@ def test_memory_after_another_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_of_gpus_that_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several, torch_xla tells that of the one with the least free memory."""
+    """Of several GPUs, torch_xla reports the one with the least free memory."""
     info = {"bytes_limit": 80 << 30, "bytes_used": 10 << 30, "peak_bytes_used": 14 << 30}
     monkeypatch.setattr(memory.xm, "get_memory_info", lambda device: info)
     monkeypatch.setenv("PJRT_DEVICE", "CUDA")
