@@ -84,6 +84,8 @@ def test_slots(device: torch.device, dtype: torch.dtype, slot_dtype: torch.dtype
         (9, 2, 7, 1),
         (4, 1, 1, 3),
         (300, 4, 256, 32),
+        (333, 3, 20, 16),
+        (1100, 8, 256, 16),  # more than kManyVectors of kv_cache_update.cu
     ],
 )
 @for_each_dtype
