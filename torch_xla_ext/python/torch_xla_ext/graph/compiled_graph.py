@@ -302,7 +302,7 @@ class _Compilation:
                 for parameter, (kind, _) in zip(lowered.parameters, sources, strict=True)
                 if kind == Source.CONSTANT
             ],
-            lowered.places,
+            lowered.parameter_indices,
             self._new,
             [-1] * len(self._tensors),
             # The next step draws other random numbers.

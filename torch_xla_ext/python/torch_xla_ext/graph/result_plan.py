@@ -23,7 +23,7 @@ from torch_xla_ext.graph.results import (
     View,
     tensors_in,
 )
-from torch_xla_ext.graph.tensors import place_of, view_of
+from torch_xla_ext.graph.tensors import location_of, view_of
 
 _XLAC = torch_xla._XLAC
 
@@ -99,7 +99,7 @@ class Plans:
                         f"results share memory in a way that cannot be repeated, "
                         f"{watch.describe(tensor)} among them: return a clone() of it"
                     )
-                plans[identity] = View(plans[storage], view, place_of(tensor))
+                plans[identity] = View(plans[storage], view, location_of(tensor))
         return planner.finish(plan, plans)
 
     def _is_result(self, tensor: torch.Tensor) -> bool:
@@ -134,7 +134,7 @@ class Plans:
             known = self._known[number]
             view = view_of(tensor, known.tensor)
             if view is not None:
-                return View(SameTensor(self._reference(number)), view, place_of(tensor))
+                return View(SameTensor(self._reference(number)), view, location_of(tensor))
         raise CaptureError(
             f"a result, {watch.describe(tensor)}, shares memory with "
             f"{self._known[numbers[0]].name} in a way that cannot be repeated: return a clone() "

@@ -111,7 +111,7 @@ class View(Result):
 
     root: SameTensor | New
     view: Callable[[torch.Tensor], torch.Tensor] = dataclasses.field(compare=False)
-    place: tuple  # of its elements in the storage
+    location: tuple  # of its elements in the storage
 
     def make(self, arguments: Sequence[torch.Tensor], new: list[torch.Tensor]) -> torch.Tensor:
         return self.view(self.root.make(arguments, new))

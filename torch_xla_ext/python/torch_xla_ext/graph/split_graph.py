@@ -229,18 +229,18 @@ def _stack_scalars(
             scalars[node.meta["val"].dtype].append(i)
     placeholders = part.graph.find_nodes(op="placeholder")
     stacked: list[tuple[torch.fx.Node, ...]] = []
-    for dtype, places in scalars.items():
-        if len(places) < 2:
+    for dtype, indices in scalars.items():
+        if len(indices) < 2:
             continue
         # At the front, since the other placeholders stand where they are first used.
         with part.graph.inserting_before(next(iter(part.graph.nodes))):
             last = vector = part.graph.placeholder(f"stacked_{dtype}".replace("torch.", ""))
-        for element, i in enumerate(places):
+        for element, i in enumerate(indices):
             with part.graph.inserting_after(last):
                 last = part.graph.call_function(torch.ops.aten.select.int, (vector, 0, element))
             placeholders[i].replace_all_uses_with(last)
             part.graph.erase_node(placeholders[i])
-        stacked.insert(0, tuple(inputs[i] for i in places))
+        stacked.insert(0, tuple(inputs[i] for i in indices))
     part.recompile()
     gone = set(pytree.tree_leaves(stacked))
     return [*stacked, *(node for node in inputs if node not in gone)]

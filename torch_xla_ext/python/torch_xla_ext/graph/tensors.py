@@ -105,12 +105,12 @@ def view_of(
     if view is not None:
         with torch.no_grad():
             made = view(root)
-        if place_of(made) != place_of(tensor):  # since changed, for example by t_()
+        if location_of(made) != location_of(tensor):  # since changed, for example by t_()
             return None
     return view
 
 
-def place_of(tensor: torch.Tensor) -> tuple:
+def location_of(tensor: torch.Tensor) -> tuple:
     """Return the location of a view's elements in its storage, and their dtype."""
     return _XLAC._xla_capture_place(tensor), tensor.dtype
 

@@ -47,7 +47,7 @@ class Tracer:
 
     Args:
         leaves: the flattened arguments.
-        views: numbers of the tensors among them that are views and share memory with no other
+        views: indices of the tensors among them that are views and share memory with no other
             argument. Their place in their base can be another one at each call; so the step gets
             a copy of each, which is copied back where it was written.
         check_python: whether the function may read, and must not change, Python objects.
@@ -385,17 +385,17 @@ class Tracer:
             and known.gradient_of is None
             and (_XLAC._xla_capture_storage(known.tensor) in used or number in owners)
         ]
-        places = {number: place for place, number in enumerate(state)}
+        indices = {number: index for index, number in enumerate(state)}
 
         def source(number: int) -> tuple[Source, int]:
             for other in self._by_storage[_XLAC._xla_capture_storage(self._known[number].tensor)]:
                 known = self._known[other]
                 if known.argument is not None:
                     return Source.ARGUMENT, known.argument
-                if other in places:
-                    return Source.STATE, places[other]
-                if known.gradient_of in places:
-                    return Source.GRADIENT, places[known.gradient_of]
+                if other in indices:
+                    return Source.STATE, indices[other]
+                if known.gradient_of in indices:
+                    return Source.GRADIENT, indices[known.gradient_of]
             raise CaptureError(
                 f"{self._known[number].name} is the .grad of an argument: pass it as an argument"
             )
@@ -413,9 +413,9 @@ class Tracer:
                 parameters.append((kind, number))
                 names.append("the seed of random numbers")
         state_storages: dict[int, int] = {}
-        for place, number in enumerate(state):
+        for index, number in enumerate(state):
             storage = _XLAC._xla_capture_storage(self._known[number].tensor)
-            state_storages.setdefault(storage, place)
+            state_storages.setdefault(storage, index)
         # A tensor that is passed twice is known once.
         leaves = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
         arguments = [self._copies.get(number, leaf) for number, leaf in enumerate(leaves)]
@@ -426,7 +426,7 @@ class Tracer:
             names,
             [self._known[number].tensor for number in state],
             constants,
-            lowered.places,
+            lowered.parameter_indices,
             new,
             [state_storages.get(_XLAC._xla_capture_storage(tensor), -1) for tensor in arguments],
             ends_step=True,
@@ -443,7 +443,7 @@ class Tracer:
             ],
             names,
             constants,
-            [self._calls.places.get(_XLAC._xla_capture_data_address(c)) for c in constants],
+            [self._calls.locations.get(_XLAC._xla_capture_data_address(c)) for c in constants],
             result,
             gradients,
             self._calls.operations,

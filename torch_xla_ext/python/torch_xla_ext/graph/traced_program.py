@@ -114,7 +114,7 @@ class InPlaceProgram:
         results: the new values of `written`, then `new`.
         parameters: a tensor for each of its parameters.
         ids: these tensors' ids, -1 for a constant.
-        places: of each of `written`, the place of its former value among the parameters.
+        parameter_indices: the index of the former value of each of `written`.
         compilation: ends when the program is compiled; None if `compile` has waited for that.
     """
 
@@ -136,13 +136,13 @@ class InPlaceProgram:
             for i in unread:
                 _XLAC._xla_optimization_barrier_([self._values[i], saved.before(written[i])])
             found = self._find_parameters()
-        self.places = [found[address] for address in addresses]
+        self.parameter_indices = [found[address] for address in addresses]
 
     def _find_parameters(self) -> dict[int, int]:
         """Set `ids` and `parameters`; return the parameters' indices by their data's addresses."""
         self.ids, self.parameters = _XLAC._get_tensors_xla_device_data_node(self.results)
         addresses = map(_XLAC._xla_capture_data_address, self.parameters)
-        return {address: place for place, address in enumerate(addresses)}
+        return {address: index for index, address in enumerate(addresses)}
 
     def compile(self, compiler: Compiler | None = None) -> bytes:
         """Compile the program if necessary, and return its key in torch_xla's cache.
@@ -150,7 +150,7 @@ class InPlaceProgram:
         With a `compiler`, another thread compiles, and `compilation` ends when it has.
         """
         with alias_with_buffer_donor_config(), contextlib.ExitStack() as stack:
-            donated = [self.parameters[place] for place in self.places]
+            donated = [self.parameters[index] for index in self.parameter_indices]
             for tensor in donated:
                 _XLAC._set_buffer_donation(tensor, True)  # may give its data another id
                 stack.callback(_XLAC._set_buffer_donation, tensor, False)

@@ -82,13 +82,13 @@ class Calls:
 
     Attributes:
         operations: the calls, in their order.
-        places: the lines that moved data to the device, by its address.
+        locations: the lines that moved data to the device, by its address.
         made: the tensors that the calls returned.
         read: what the last call that read a number on the host may have read.
     """
 
     operations: list[Operation] = dataclasses.field(default_factory=list)
-    places: dict[int, str] = dataclasses.field(default_factory=dict)
+    locations: dict[int, str] = dataclasses.field(default_factory=dict)
     made: list[weakref.ref] = dataclasses.field(default_factory=list)
     read: tuple[torch.Tensor, str, str | None] | None = None
 
@@ -182,7 +182,7 @@ class WatchedTensors(TorchFunctionMode):
                 self._calls.made.append(weakref.ref(made))
                 if not tensors:
                     address = _XLAC._xla_capture_data_address(made)
-                    self._calls.places[address] = operation.place
+                    self._calls.locations[address] = operation.location
         return result
 
     def _refuse_host_tensor(
