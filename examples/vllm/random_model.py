@@ -29,9 +29,9 @@ def make_tokenizer(words: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="w0", unk_token=unknown)
 
 
-def write_model(config: PretrainedConfig, folder: Path, seed: int = 0) -> None:
+def write_model(config: PretrainedConfig, folder: Path) -> None:
     """Write a model of float32 weights and its tokenizer into `folder`."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     make_tokenizer(config.vocab_size).save_pretrained(folder)
 

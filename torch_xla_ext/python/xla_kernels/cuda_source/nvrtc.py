@@ -212,9 +212,9 @@ def find(system: discovery.System | None = None) -> Nvrtc:
     )
 
 
-def header_folders(nvrtc: Nvrtc, system: discovery.System | None = None) -> list[Path]:
+def header_folders(nvrtc: Nvrtc) -> list[Path]:
     """Return the folders with CUDA's own headers: NVIDIA's pip packages, then a toolkit."""
-    system = system or discovery.System.current()
+    system = discovery.System.current()
     names = _HEADERS.get(nvrtc.version[0], ())
     folders = [Path(root, name) for root in system.search_path for name in names]
     toolkits = [Path(os.path.realpath(nvrtc.path)).parent.parent, *_toolkits(system)]
