@@ -130,7 +130,7 @@ def test_the_mirror_is_found_without_apts_lists(workspace: Path) -> None:
     assert " MIRROR/debian/ forky main" in sources
 
 
-def test_offline(workspace: Path) -> None:
+def test_without_a_network_the_error_names_the_mirror(workspace: Path) -> None:
     """apt-get update succeeds without a network, and fetches nothing."""
     debian(workspace, "#!/bin/sh\n")
     with pytest.raises(subprocess.CalledProcessError) as error:

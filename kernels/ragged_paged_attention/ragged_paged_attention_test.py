@@ -118,7 +118,9 @@ def test_head_dims(device: torch.device, head_dim: int, dtype: torch.dtype) -> N
 @pytest.mark.parametrize(
     ("num_heads", "num_kv_heads"), [(1, 1), (4, 4), (8, 1), (12, 4), (32, 8), (7, 1)]
 )
-def test_heads(device: torch.device, num_heads: int, num_kv_heads: int, dtype: torch.dtype) -> None:
+def test_numbers_of_heads(
+    device: torch.device, num_heads: int, num_kv_heads: int, dtype: torch.dtype
+) -> None:
     pages = Pages.random([19, 45], num_kv_heads, 64, 16, dtype)
     check(device, Batch(pages, [7, 45], num_heads, dtype))
 
@@ -156,7 +158,7 @@ OPTIONS = {
 @for_each_dtype
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_options(
+def test_options_against_float64(
     device: torch.device, options: dict[str, object], head_dim: int, dtype: torch.dtype
 ) -> None:
     pages = Pages.random([100, 5, 64], 2, head_dim, 16, dtype)

@@ -103,7 +103,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_refused_functions_keep_tensors(name: str) -> None:
     function, text = REFUSED[name]
     values = ones(3)
 

@@ -236,7 +236,7 @@ print("parent", step(x).tolist())
 """
 
 
-def test_fork() -> None:
+def test_a_fork_cannot_wait_for_the_devices() -> None:
     """In a child process, which lacks XLA's threads, waiting for them is an error."""
     result = run_script(FORKED, timeout=300)
     lines = result.stdout.splitlines()

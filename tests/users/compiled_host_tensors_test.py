@@ -113,7 +113,7 @@ def check(function: Function, calls: int = 3) -> None:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
-def test_function(function: Function) -> None:
+def test_functions_with_cpu_tensors(function: Function) -> None:
     check(function)
 
 

@@ -46,7 +46,7 @@ def spec(tmp_path: Path) -> assemble.Spec:
     )
 
 
-def test_assembles(spec: assemble.Spec) -> None:
+def test_content_of_the_wheel(spec: assemble.Spec) -> None:
     path = assemble.assemble(spec)
     version = NAME.fullmatch(path.name)[1]
     dist_info = f"torch_xla-{version}.dist-info"

@@ -185,7 +185,7 @@ def test_under_torch_compile(device: torch.device, counts: Counts) -> None:
     assert counts() == {"instantiated": 1, "prepared": 3, "initialized": 3, "executed": 3}
 
 
-def test_captured(device: torch.device) -> None:
+def test_a_captured_step_runs_all_stages(device: torch.device) -> None:
     register_kernel("ScaleInStages", PATH)
     step = torch_xla_ext.capture(lambda x: scale("ScaleInStages", x, 6.0) * 2, verify=False)
     x = x_on(device, 1)
