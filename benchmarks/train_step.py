@@ -1,4 +1,4 @@
-r"""Measure the time and peak device memory of a training step of a plain Llama or ViT.
+r"""Measure the time and peak device memory of a training step of a Llama, a ViT or an MoE.
 
     PJRT_DEVICE=CUDA python benchmarks/train_step.py --way captured
     python benchmarks/train_step.py --way compile    # the peer: a CUDA build of PyTorch
@@ -13,11 +13,18 @@ The whole 8B, whose weights are drawn on the devices, with checkpoints of activa
     PJRT_DEVICE=CUDA python benchmarks/train_step.py --model llama-8b --batch 4 --length 8192 \
         --devices 4 --checkpoints
 
+transformers' Qwen3-MoE, with eight layers and a quarter of the experts of Qwen3-30B-A3B, beside
+transformers 5, whose experts are products of groups (torch._grouped_mm):
+
+    PJRT_DEVICE=CUDA python benchmarks/train_step.py --model mixture
+    python benchmarks/train_step.py --model mixture --way compile
+
 The same file runs with this wheel (captured, openxla, lazy), with a CUDA build of PyTorch (compile,
-eager), and with torch_xla_gpu (torch_tpu: docs/todays_pytorch.md). The models are plain PyTorch in
-bfloat16, with torch.nn.functional.scaled_dot_product_attention and AdamW. Prints one line of JSON:
-milliseconds of a step that is waited for and of steps in flight, the host's part, and TFLOP/s and
-gigabytes of one GPU. The losses of several processes are those of the first one's examples.
+eager), and with torch_xla_gpu (torch_tpu: docs/todays_pytorch.md). The models are in bfloat16, the
+first two in plain PyTorch with torch.nn.functional.scaled_dot_product_attention; the optimizer is
+AdamW. Prints one line of JSON: milliseconds of a step that is waited for, and of steps in flight,
+the host's part, and TFLOP/s and gigabytes of one GPU. The losses of several processes are those of
+the first one's examples.
 """
 
 from __future__ import annotations
@@ -27,6 +34,7 @@ import json
 import os
 import statistics
 import time
+import zlib
 from collections.abc import Callable, Iterable
 
 import torch
@@ -168,12 +176,81 @@ class Vit(nn.Module):
         return 6 * batch * tokens * (parameters + 2 * self.LAYERS * tokens * self.WIDTH)
 
 
+class Mixture(nn.Module):
+    """transformers' Qwen3-MoE: 1.5 billion parameters, of which a token uses 0.5 billion."""
+
+    WIDTH, INNER, LAYERS, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 2048, 768, 8, 32, 4, 128, 32000
+    EXPERTS, TOP_K = 32, 4
+
+    def __init__(self, _length: int) -> None:
+        super().__init__()
+        from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+        config = Qwen3MoeConfig(
+            vocab_size=self.VOCABULARY,
+            hidden_size=self.WIDTH,
+            moe_intermediate_size=self.INNER,
+            num_hidden_layers=self.LAYERS,
+            num_attention_heads=self.HEADS,
+            num_key_value_heads=self.KV_HEADS,
+            head_dim=self.HEAD_DIM,
+            num_experts=self.EXPERTS,
+            num_experts_per_tok=self.TOP_K,
+            norm_topk_prob=True,
+            attn_implementation="sdpa",
+            experts_implementation="grouped_mm",  # of transformers 5
+        )
+        with torch.device("meta"):  # `draw` initializes them
+            self.model = Qwen3MoeForCausalLM(config)
+        self.model.to_empty(device="cpu")
+        self.model.model.rotary_emb = type(self.model.model.rotary_emb)(config)
+
+    @torch.no_grad()
+    def draw(self) -> None:
+        """Draw the same numbers for transformers 4, with weights of each expert, and for 5."""
+
+        def fill(name: str, weight: torch.Tensor) -> None:
+            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+            weight.normal_(std=0.02, generator=generator)
+
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 1:
+                parameter.fill_(1)
+            elif parameter.dim() == 2:
+                fill(name, parameter)
+            else:
+                experts = name.rpartition(".")[0]
+                kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
+                for i, weights in enumerate(parameter):
+                    for kind, weight in zip(kinds, weights.chunk(len(kinds)), strict=True):
+                        fill(f"{experts}.{i}.{kind}.weight", weight)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.model(tokens, use_cache=False).logits
+
+    def flops(self, batch: int, length: int) -> float:
+        sizes = {name: p.numel() for name, p in self.named_parameters()}
+        of_experts = sum(size for name, size in sizes.items() if ".experts." in name)
+        active = sum(sizes.values()) - of_experts * (1 - self.TOP_K / self.EXPERTS)
+        attention = self.LAYERS * length * self.HEADS * self.HEAD_DIM
+        return 6 * batch * length * (active + attention)
+
+
+class MixtureTiny(Mixture):
+    """A mixture to try the script without a GPU."""
+
+    WIDTH, INNER, LAYERS, HEADS, KV_HEADS, HEAD_DIM, VOCABULARY = 64, 32, 2, 4, 2, 16, 256
+    EXPERTS, TOP_K = 8, 2
+
+
 MODELS = {
     "llama": Llama,
     "llama-2b": Llama2b,
     "llama-8b": Llama8b,
     "llama-tiny": LlamaTiny,
     "vit": Vit,
+    "mixture": Mixture,
+    "mixture-tiny": MixtureTiny,
 }
 
 
@@ -273,7 +350,10 @@ class Training:
         if not is_large:
             # On the host, so that all ways start from the same weights.
             self.model = MODELS[args.model](args.length)
-            draw(self.model.parameters())
+            if isinstance(self.model, Mixture):
+                self.model.draw()
+            else:
+                draw(self.model.parameters())
             in_bfloat16(self.model).to(self.device)
         else:
             with torch.device(self.device if self.is_ours else "meta"):
@@ -281,7 +361,7 @@ class Training:
         if isinstance(self.model, Llama):
             self.model.keeps_activations = not args.checkpoints
         self.num_flops = self.model.flops(args.batch, args.length)
-        if isinstance(self.model, Llama):
+        if not isinstance(self.model, Vit):
             tokens = torch.randint(self.model.VOCABULARY, (args.batch, args.length + 1))
             data = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
         else:

@@ -4,6 +4,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 namespace torch_xla_ext {
 
@@ -16,6 +17,9 @@ struct alignas(sizeof(T) * kCount) Vector {
 __device__ inline float ToFloat(float x) { return x; }
 __device__ inline float ToFloat(__half x) { return __half2float(x); }
 __device__ inline float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float ToFloat(__nv_fp8_e4m3 x) {
+  return static_cast<float>(x);
+}
 
 }  // namespace torch_xla_ext
 

@@ -8,6 +8,7 @@
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 #include <type_traits>
@@ -170,15 +171,22 @@ __device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
 }
 
 // d = a * b, or d += a * b, with a of 64 x 16, b of 16 x N and d of 64 x N
-// elements. Thread t of the warpgroup holds, in d[4 j] to d[4 j + 3], columns 8
-// j + 2 (t % 4) and the next one, of row 16 (t / 32) + t % 32 / 4 and of the
-// row 8 below it. N is 64, 128 or 256, given by the size of d.
+// elements; of F8E4M3FN, a of 64 x 32 and b of 32 x N, by Wgmma alone. Thread t
+// of the warpgroup holds, in d[4 j] to d[4 j + 3], columns 8 j + 2 (t % 4) and
+// the next one, of row 16 (t / 32) + t % 32 / 4 and of the row 8 below it. N is
+// 32, 64, 128 or 256, given by the size of d.
 //   Wgmma(d, a, b, add): a and b in shared memory, both K-major
 //   WgmmaTransposed(d, a, b, add): the same, with b's K in rows
 //   WgmmaBothTransposed(d, a, b, add): the same, with a's K in rows, too
 //   WgmmaRegisters(d, a, b, add): a in registers, of the layout of d's pairs;
 //     b in shared memory with its K in rows
 
+#define WGMMA_REGISTERS_32 \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
+#define WGMMA_OPERANDS_32                                                 \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), \
+      "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),        \
+      "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
 #define WGMMA_REGISTERS_64                                                  \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "  \
@@ -250,12 +258,11 @@ __device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
       "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), \
       "+f"(d[126]), "+f"(d[127])
 
-#define WGMMA_SHARED(n, type, transposed, a_, b_, add_)                        \
+#define WGMMA_SHARED(n, depth, type, transposed, a_, b_, add_)                 \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_                        \
-               ", 0;\n"                                                        \
-               "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
-               " " WGMMA_REGISTERS_##n ", " a_ ", " b_                         \
-                                       ", p, 1, 1, " transposed ";\n}"         \
+               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n depth ".f32." type \
+               "." type " " WGMMA_REGISTERS_##n ", " a_ ", " b_                \
+                                                ", p, 1, 1" transposed ";\n}"  \
                : WGMMA_OPERANDS_##n                                            \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 #define WGMMA_A_IN_REGISTERS(n, type, a0_, a1_, a2_, a3_, b_, add_)            \
@@ -272,27 +279,29 @@ __device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
   __device__ inline void Wgmma(float(&d)[n / 2], uint64_t a, uint64_t b,       \
                                bool add) {                                     \
     if constexpr (std::is_same_v<T, __half>) {                                 \
-      WGMMA_SHARED(n, "f16", "0, 0", i0, i1, i2);                              \
+      WGMMA_SHARED(n, "k16", "f16", ", 0, 0", i0, i1, i2);                     \
+    } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3>) {                   \
+      WGMMA_SHARED(n, "k32", "e4m3", "", i0, i1, i2);                          \
     } else {                                                                   \
-      WGMMA_SHARED(n, "bf16", "0, 0", i0, i1, i2);                             \
+      WGMMA_SHARED(n, "k16", "bf16", ", 0, 0", i0, i1, i2);                    \
     }                                                                          \
   }                                                                            \
   template <typename T>                                                        \
   __device__ inline void WgmmaTransposed(float(&d)[n / 2], uint64_t a,         \
                                          uint64_t b, bool add) {               \
     if constexpr (std::is_same_v<T, __half>) {                                 \
-      WGMMA_SHARED(n, "f16", "0, 1", i0, i1, i2);                              \
+      WGMMA_SHARED(n, "k16", "f16", ", 0, 1", i0, i1, i2);                     \
     } else {                                                                   \
-      WGMMA_SHARED(n, "bf16", "0, 1", i0, i1, i2);                             \
+      WGMMA_SHARED(n, "k16", "bf16", ", 0, 1", i0, i1, i2);                    \
     }                                                                          \
   }                                                                            \
   template <typename T>                                                        \
   __device__ inline void WgmmaBothTransposed(float(&d)[n / 2], uint64_t a,     \
                                              uint64_t b, bool add) {           \
     if constexpr (std::is_same_v<T, __half>) {                                 \
-      WGMMA_SHARED(n, "f16", "1, 1", i0, i1, i2);                              \
+      WGMMA_SHARED(n, "k16", "f16", ", 1, 1", i0, i1, i2);                     \
     } else {                                                                   \
-      WGMMA_SHARED(n, "bf16", "1, 1", i0, i1, i2);                             \
+      WGMMA_SHARED(n, "k16", "bf16", ", 1, 1", i0, i1, i2);                    \
     }                                                                          \
   }                                                                            \
   template <typename T>                                                        \
@@ -305,21 +314,11 @@ __device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
       WGMMA_A_IN_REGISTERS(n, "bf16", i0, i1, i2, i3, i4, i5);                 \
     }                                                                          \
   }
+WGMMA_DEFINE(32, "%16", "%17", "%18", "%19", "%20", "%21")
 WGMMA_DEFINE(64, "%32", "%33", "%34", "%35", "%36", "%37")
 WGMMA_DEFINE(128, "%64", "%65", "%66", "%67", "%68", "%69")
 WGMMA_DEFINE(256, "%128", "%129", "%130", "%131", "%132", "%133")
 
-// The product of F8E4M3FN, with a of 64 x 32 and b of 32 x 128 elements, both
-// in shared memory and K-major.
-__device__ inline void WgmmaF8(float (&d)[64], uint64_t a, uint64_t b,
-                               bool add) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3."
-      "e4m3 " WGMMA_REGISTERS_128 ", %64, %65, p, 1, 1;\n}"
-      : WGMMA_OPERANDS_128
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-}
 #undef WGMMA_DEFINE
 #undef WGMMA_A_IN_REGISTERS
 #undef WGMMA_SHARED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch_xla_ext
 from torch_xla_ext.ops import choose_experts, fused_experts, gather_rows, rows_of_groups
 
 HIDDEN, INNER, EXPERTS, TOP_K, TOKENS = 24, 40, 6, 2, 11
+WIDE = 256  # hidden and inner, of weights in fp8
 TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5}
 for_each_dtype = pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 
@@ -130,6 +132,115 @@ def test_autocast(device: torch.device) -> None:
         result = fused_experts(**to(device, tensors))
     assert result.dtype == torch.bfloat16
     assert_near(result, reference(**tensors), torch.bfloat16)
+
+
+FP8, LARGEST = torch.float8_e4m3fn, 448
+# The numbers of scales of `gate_up` and `down`.
+SCALES = {
+    "tensor": ((1, 1), (1, 1)),
+    "channels": ((2 * WIDE, 1), (WIDE, 1)),
+    "blocks": ((4, 2), (2, 2)),
+}
+
+
+def in_fp8(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Return the values of the numbers times their scale."""
+    return (x / scale).clamp(-LARGEST, LARGEST).to(FP8).double() * scale
+
+
+def scaled_mixture(kind: str) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return arguments with weights in fp8, and the same with the weights' values."""
+    tensors = mixture(torch.float32)
+    tensors["x"] = torch.randn(TOKENS, WIDE)
+    plain = dict(tensors)
+    for name, rows, (n, k) in zip(("gate_up", "down"), (2 * WIDE, WIDE), SCALES[kind], strict=True):
+        tensors[name] = (torch.randn(EXPERTS, rows, WIDE) * 60).to(FP8)
+        scale = (torch.rand(EXPERTS, n, k) + 0.5) / 600
+        tensors[f"{name}_scale"] = scale
+        of_each = scale.repeat_interleave(rows // n, 1).repeat_interleave(WIDE // k, 2)
+        plain[name] = tensors[name].double() * of_each
+    return tensors, plain
+
+
+Rounding = Callable[[torch.Tensor], torch.Tensor]
+
+
+def of_blocks(count: int) -> Rounding:
+    """Return what rounds a row, whose blocks have scales of their own."""
+
+    def rounded(row: torch.Tensor) -> torch.Tensor:
+        blocks = row.unflatten(0, (count, -1))
+        return in_fp8(blocks, blocks.abs().amax(1, keepdim=True) / LARGEST).flatten()
+
+    return rounded
+
+
+def rounded_reference(
+    tensors: dict[str, torch.Tensor], of_gate_up: Rounding, of_down: Rounding
+) -> torch.Tensor:
+    """As `reference`, with the inputs of both products rounded."""
+    rows = []
+    for token, row in enumerate(tensors["x"].double()):
+        total = torch.zeros(WIDE, dtype=torch.float64)
+        chosen = zip(tensors["weights"][token], tensors["experts"][token], strict=True)
+        for weight, expert in chosen:
+            gate, up = (tensors["gate_up"][expert] @ of_gate_up(row)).chunk(2)
+            inner = of_down(torch.nn.functional.silu(gate) * up)
+            total = total + weight.double() * (tensors["down"][expert] @ inner)
+        rows.append(total)
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("kind", SCALES)
+def test_weights_in_fp8(device: torch.device, kind: str) -> None:
+    """Besides the rounding of weights and inputs, little is different."""
+    tensors, plain = scaled_mixture(kind)
+    result = fused_experts(**to(device, tensors)).cpu().double()
+    rounding = of_blocks(SCALES[kind][0][1])
+    expected = rounded_reference(plain, rounding, rounding)
+    # Float32 decides a few roundings otherwise.
+    assert (result - expected).norm() < 2e-3 * expected.norm()
+    unrounded = reference(**plain)
+    assert 1e-2 * expected.norm() < (result - unrounded).norm() < 5e-2 * expected.norm()
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+def test_weights_in_mxfp4(device: torch.device, bias: bool) -> None:
+    """With gate and up that alternate, as of gpt-oss."""
+    tensors = mixture(torch.float32, bias)
+    tensors["x"] = torch.randn(TOKENS, 64)
+    shapes = {"gate_up": (2 * 32, 64), "down": (64, 32)}
+    plain = dict(tensors)
+    for name, (n, k) in shapes.items():
+        codes = torch.randint(16, (EXPERTS, n, k))
+        exponents = torch.randint(122, 127, (EXPERTS, n, k // 32))
+        tensors[name] = (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8)
+        tensors[f"{name}_scale"] = exponents.to(torch.uint8)
+        magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])[codes % 8]
+        values = torch.where(codes < 8, magnitudes, -magnitudes)
+        plain[name] = values * torch.exp2(exponents - 127.0).repeat_interleave(32, 2)
+        if bias:
+            plain[f"{name}_bias"] = tensors[f"{name}_bias"] = torch.randn(EXPERTS, n)
+    halves = [plain["gate_up"]] + ([plain["gate_up_bias"]] if bias else [])
+    halves = [half.unflatten(1, (32, 2)).transpose(1, 2).flatten(1, 2) for half in halves]
+    plain |= dict(zip(("gate_up", "gate_up_bias"), halves, strict=False))
+    result = fused_experts(**to(device, tensors), gate_rows=1)
+    assert_near(result, reference(**plain), torch.float32)
+
+
+def test_scales_of_inputs(device: torch.device) -> None:
+    tensors, plain = scaled_mixture("channels")
+    scales = torch.tensor(0.02), torch.tensor(0.05)
+    result = fused_experts(**to(device, tensors), input_scales=tuple(s.to(device) for s in scales))
+    expected = rounded_reference(plain, *(partial(in_fp8, scale=scale) for scale in scales))
+    assert (result.cpu() - expected).norm() < 2e-3 * expected.norm()
+
+
+def test_scales_that_are_missing(device: torch.device) -> None:
+    tensors, _ = scaled_mixture("tensor")
+    del tensors["down_scale"]
+    with pytest.raises(ValueError, match="expected scales of both weights"):
+        fused_experts(**to(device, tensors))
 
 
 def test_captured(device: torch.device) -> None:

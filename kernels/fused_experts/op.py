@@ -11,6 +11,14 @@ import torch
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
+from .grouped_matmul import (
+    mx_grouped_linear,
+    mx_grouped_linear_sum,
+    scaled_grouped_linear,
+    scaled_grouped_linear_sum,
+)
+from .quantize_rows import quantize_inputs
+
 __all__ = ["fused_experts", "gather_rows", "rows_of_groups"]
 
 Activation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -122,6 +130,9 @@ def fused_experts(
     down_bias: torch.Tensor | None = None,
     gate_rows: int | None = None,
     transposed: bool = False,
+    gate_up_scale: torch.Tensor | None = None,
+    down_scale: torch.Tensor | None = None,
+    input_scales: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Compute a mixture of experts, each token by its own experts.
 
@@ -135,8 +146,9 @@ def fused_experts(
             experts' weights are cast to its dtype.
         weights: [num_tokens, top_k], of the router.
         experts: [num_tokens, top_k], integers in ``range(num_experts)``, as of `choose_experts`.
-        gate_up: [num_experts, 2 * inner, hidden], of the dtype of `x`; at most 1024 experts.
-        down: [num_experts, hidden, inner].
+        gate_up: [num_experts, 2 * inner, hidden], of the dtype of `x`, or float8_e4m3fn or MXFP4
+            with scales; at most 1024 experts.
+        down: [num_experts, hidden, inner], as `gate_up`.
         activation: "silu", "gelu", "gelu_tanh" or "swigluoai", or a function of gate and up.
         gate_up_bias: [num_experts, 2 * inner].
         down_bias: [num_experts, hidden].
@@ -145,6 +157,12 @@ def fused_experts(
             the rows, so that each has both of its part.
         transposed: `gate_up` is [num_experts, hidden, 2 * inner] and `down` [num_experts, inner,
             hidden].
+        gate_up_scale, down_scale: float32 [num_experts, n_scales, k_scales], of weights in
+            float8_e4m3fn, as of `scaled_grouped_linear`: the inputs of both products are rounded,
+            too, by `quantize_inputs`. Or uint8, of weights in MXFP4, as of `mx_grouped_linear`. The
+            result has no derivatives.
+        input_scales: float32 [] each, of the inputs of both products; by default each row, or its
+            blocks if the weights have blocks along k, have their own.
 
     Returns:
         [num_tokens, hidden], of the dtype of `x`, with sums in float32. It is differentiable with
@@ -169,13 +187,22 @@ def fused_experts(
             )
         activation = _ACTIVATIONS[activation]
     (num_tokens, top_k), num_experts = experts.shape, gate_up.shape[0]
+    is_scaled = gate_up_scale is not None
+    if is_scaled != (down_scale is not None) or (is_scaled and transposed):
+        raise ValueError(
+            "fused_experts: expected scales of both weights, and none if they are transposed"
+        )
+    of_gate_up, of_down = (None, None) if input_scales is None else input_scales
     result_dtype = x.dtype
     if torch.is_autocast_enabled(x.device.type):
         result_dtype = torch.get_autocast_dtype(x.device.type)
-        x, gate_up, down, gate_up_bias, down_bias = (
-            _cast(tensor, result_dtype) for tensor in (x, gate_up, down, gate_up_bias, down_bias)
+        x, gate_up_bias, down_bias = (
+            _cast(tensor, result_dtype) for tensor in (x, gate_up_bias, down_bias)
         )
-    inner = down.shape[1 if transposed else 2]
+        if not is_scaled:
+            gate_up, down = gate_up.to(result_dtype), down.to(result_dtype)
+    is_mx = is_scaled and gate_up_scale.dtype != torch.float32
+    inner = gate_up.shape[2 if transposed else 1] // 2
     product = torch.ops.xla_gpu.grouped_matmul if transposed else torch.ops.xla_gpu.grouped_linear
     given = (x, weights, gate_up, down, gate_up_bias, down_bias)
     is_recorded = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
@@ -183,7 +210,15 @@ def fused_experts(
     flat = experts.flatten().int()
     order, position, ranges = torch.ops.xla_gpu.group_rows(flat, num_experts)
     token = order if top_k == 1 else order // top_k
-    both = product(gather_rows(x, token, position), gate_up, ranges)
+    if is_mx:
+        rows = x.index_select(0, token)
+        both = mx_grouped_linear(rows, gate_up, gate_up_scale, ranges)
+    elif is_scaled:
+        numbers, scales = quantize_inputs(x, gate_up_scale.shape[2], of_gate_up)
+        numbers, scales = numbers.index_select(0, token), scales.index_select(0, token)
+        both = scaled_grouped_linear(numbers, gate_up, scales, gate_up_scale, ranges, x.dtype)
+    else:
+        both = product(gather_rows(x, token, position), gate_up, ranges)
     if gate_up_bias is not None:
         both = both + rows_of_groups(gate_up_bias, flat.index_select(0, order), ranges)
     if gate_rows is None or gate_rows == inner:
@@ -193,10 +228,19 @@ def fused_experts(
         gate, up = parts[:, :, 0].flatten(1), parts[:, :, 1].flatten(1)
     activated = activation(gate, up)
     weights = weights.float()
-    if not (is_recorded or transposed):
-        result = torch.ops.xla_gpu.grouped_linear_sum(
-            activated, down, ranges, position.view(num_tokens, top_k), weights
-        )
+    if is_scaled or not (is_recorded or transposed):
+        position = position.view(num_tokens, top_k)
+        if is_mx:
+            result = mx_grouped_linear_sum(activated, down, down_scale, ranges, position, weights)
+        elif is_scaled:
+            numbers, scales = quantize_inputs(activated, down_scale.shape[2], of_down)
+            result = scaled_grouped_linear_sum(
+                numbers, down, scales, down_scale, ranges, position, weights, x.dtype
+            )
+        else:
+            result = torch.ops.xla_gpu.grouped_linear_sum(
+                activated, down, ranges, position, weights
+            )
         if down_bias is None:
             return result
         result = result.float()

@@ -6,8 +6,8 @@ A plain script for a machine with a GPU, any torch with CUDA and the library tha
     python kernels/grouped_matmul/gpu_check.py [--time] LIBRARY
 
 It calls the untyped entries with packed payloads, as XLA does, and compares with float64. --time
-also measures them, and torch._grouped_mm where torch has it, in CUDA graphs, at the products of
-Qwen3-30B-A3B's experts.
+also measures them, and torch._grouped_mm and torch._scaled_grouped_mm (of fp8, with scales of rows
+and columns) where torch has them, in CUDA graphs, at the products of Qwen3-30B-A3B's experts.
 """
 
 from __future__ import annotations
@@ -103,6 +103,13 @@ def check_all(library: KernelLibrary) -> bool:
     ]
     results += [check_group_rows(library, n, e) for n in (1, 8, 512, 1025, 70000) for e in (1, 128)]
     results += [check_sums(library, dtype, n) for dtype in LIMITS for n in (1, 63, 2048)]
+    results += [
+        check_scaled(library, kind, dtype, each, n, k)
+        for kind in SCALES
+        for dtype in LIMITS
+        for each in ((64, 64), (3, 0, 70, 1), (300, 1, 0, 129), (1,) * 40)
+        for k, n in ((128, 128), (1040, 264), (512, 72), (200, 130))
+    ]
     print(f"{sum(results)} of {len(results)} right", flush=True)
     return all(results)
 
@@ -138,6 +145,50 @@ def check_sums(library: KernelLibrary, dtype: torch.dtype, n: int) -> bool:
     error = (out.double() - expected).abs().max() / expected.abs().max()
     if not error <= 2 * LIMITS[dtype]:
         print(f"WRONG: sums of {dtype}, n={n}: {error.item():.2e}", flush=True)
+    return bool(error <= 2 * LIMITS[dtype])
+
+
+# Of w's scales along n and k, for these sizes.
+SCALES: dict[str, Callable[[int, int], tuple[int, int]]] = {
+    "tensor": lambda n, k: (1, 1),
+    "channels": lambda n, k: (n, 1),
+    "blocks": lambda n, k: (-(-n // 128), -(-k // 128)),
+}
+
+
+def scaled_arrays(kind: str, rows: int, groups: int, n: int, k: int) -> dict[str, torch.Tensor]:
+    n_scales, k_scales = SCALES[kind](n, k)
+    numbers = (torch.empty(shape, device="cuda") for shape in ((rows, k), (groups, n, k)))
+    x, w = (each.normal_().to(torch.float8_e4m3fn) for each in numbers)
+    x_scale = torch.rand(rows, k_scales, device="cuda") + 0.5
+    w_scale = torch.rand(groups, n_scales, k_scales, device="cuda") + 0.5
+    return {"x": x, "w": w, "x_scale": x_scale, "w_scale": w_scale}
+
+
+def of_each(scale: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    for dim in (-2, -1):
+        if scale.shape[dim] != shape[dim]:
+            scale = scale.repeat_interleave(128, dim) if scale.shape[dim] > 1 else scale
+            scale = scale.narrow(dim, 0, min(scale.shape[dim], shape[dim]))
+    return scale.double()
+
+
+def check_scaled(
+    library: KernelLibrary, kind: str, dtype: torch.dtype, sizes: Sequence[int], n: int, k: int
+) -> bool:
+    ranges = list(itertools.pairwise(itertools.accumulate(sizes, initial=0)))
+    arrays = scaled_arrays(kind, sum(sizes), len(sizes), n, k)
+    x, w = (arrays[name].double() for name in "xw")
+    x = x * of_each(arrays["x_scale"], x.shape)
+    w = w * of_each(arrays["w_scale"], w.shape)
+    out = torch.full((x.shape[0], n), math.nan, dtype=dtype, device="cuda")
+    arrays |= {"ranges": torch.tensor(ranges, dtype=torch.int32, device="cuda"), "out": out}
+    arrays["like"] = torch.empty(0, dtype=dtype, device="cuda")
+    library.bind("XlaGpuScaledGroupedLinear", arrays, {})()
+    expected = reference("Linear", x, w, ranges)
+    error = (out.double() - expected).abs().max() / expected.abs().max()
+    if not error <= 2 * LIMITS[dtype]:
+        print(f"WRONG: scaled, {kind} {dtype} {sizes} n={n} k={k}: {error.item():.2e}", flush=True)
     return bool(error <= 2 * LIMITS[dtype])
 
 
@@ -188,6 +239,39 @@ def time_all(library: KernelLibrary) -> None:
             print(text, flush=True)
 
 
+def time_scaled(library: KernelLibrary, kind: str) -> None:
+    for n, k in PRODUCTS:
+        for tokens in TOKENS:
+            arrays = scaled_arrays(kind, tokens * TOP_K, EXPERTS, n, k)
+            arrays["out"] = torch.empty(tokens * TOP_K, n, dtype=torch.bfloat16, device="cuda")
+            arrays["like"] = torch.empty(0, dtype=torch.bfloat16, device="cuda")
+            all_sizes = [sizes_of(tokens, seed).int().cuda() for seed in range(SETS)]
+            ends = [sizes.cumsum(0).int() for sizes in all_sizes]
+            calls = [
+                library.bind(
+                    "XlaGpuScaledGroupedLinear",
+                    arrays | {"ranges": torch.stack([e - s, e], 1)},
+                    {},
+                )
+                for e, s in zip(ends, all_sizes, strict=True)
+            ]
+            text = f"fp8, {kind} n={n} k={k} tokens={tokens} ours {microseconds(calls):.1f}"
+            if kind == "channels" and hasattr(torch, "_scaled_grouped_mm"):
+                scales = arrays["x_scale"].flatten(), arrays["w_scale"].flatten(1)
+                operands = arrays["x"], arrays["w"].transpose(1, 2), *scales
+                calls = [
+                    partial(
+                        torch._scaled_grouped_mm, *operands, offs=each, out_dtype=torch.bfloat16
+                    )
+                    for each in ends
+                ]
+                try:
+                    text += f" torch {microseconds(calls):.1f}"
+                except RuntimeError as error:
+                    text += f" torch: {str(error).splitlines()[0]}"
+            print(text, flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("library", type=Path)
@@ -198,6 +282,8 @@ def main() -> int:
     is_right = check_all(library)
     if args.time:
         time_all(library)
+        for kind in ("blocks", "channels"):
+            time_scaled(library, kind)
     return 0 if is_right else 1
 
 

@@ -1,5 +1,5 @@
-// XlaGpuGroupedMatmul, XlaGpuGroupedLinear, XlaGpuGroupedLinearSum and
-// XlaGpuGroupedOuter for CUDA: checks, the choice of a kernel, and launches.
+// The grouped products for CUDA: checks, the choice of a kernel, and launches.
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -18,10 +18,14 @@ namespace {
 
 // Which kernel serves a call: the first row that fits.
 //
-//   kernel    dtype      GPU            k, m, n             addresses
+//   kernel    results    GPU            k, m, n             addresses
 //   sm90      16 bits    9.0            multiples of 8      multiples of 16
 //   mma       16 bits    8.0 and later  multiples of 8      multiples of 16
 //   simple    all        all            all                 all
+//
+// Of operands with scales, k is a multiple of 16 for sm90, and mma serves none;
+// nor does sm90 if they have a scale for each n, and for blocks along k. With w
+// in MXFP4, sm90 serves bfloat16.
 enum class Variant { kSm90, kMma, kSimple };
 
 Variant ChooseVariant(const Device& device, Product product, DType dtype,
@@ -31,13 +35,22 @@ Variant ChooseVariant(const Device& device, Product product, DType dtype,
   };
   // Of the dimensions, the one that is the number of rows may be odd.
   const int inner = product == Product::kOuter ? arguments.m : arguments.k;
-  if (dtype == F32 || inner % 8 != 0 || arguments.n % 8 != 0 ||
-      !is_aligned(arguments.a) || !is_aligned(arguments.b) ||
-      !is_aligned(arguments.out)) {
+  const Scales& scales = arguments.scales;
+  const bool is_scaled = scales.a != nullptr;
+  const bool is_sm90 = device.major == 9 && device.minor == 0;
+  if (dtype == F32 || inner % (is_scaled ? 16 : 8) != 0 ||
+      arguments.n % 8 != 0 || !is_aligned(arguments.a) ||
+      !is_aligned(arguments.b) || !is_aligned(arguments.out)) {
     return Variant::kSimple;
   }
-  return device.major == 9 && device.minor == 0 ? Variant::kSm90
-                                                : Variant::kMma;
+  const bool is_of_blocks = scales.columns <= CeilDiv(scales.n, kScaleBlock);
+  if (arguments.exponents != nullptr) {
+    return is_sm90 && dtype == BF16 ? Variant::kSm90 : Variant::kSimple;
+  }
+  if (is_scaled && (!is_sm90 || (scales.blocks > 1 && !is_of_blocks))) {
+    return Variant::kSimple;
+  }
+  return is_sm90 ? Variant::kSm90 : Variant::kMma;
 }
 
 template <Product kProduct, typename Kernel>
@@ -58,14 +71,30 @@ Status LaunchKernel(cudaStream_t stream, const Arguments& arguments,
   return CudaStatus(cudaGetLastError());
 }
 
-template <Product kProduct, typename T>
-Status LaunchSimple(cudaStream_t stream, const Arguments& arguments,
-                    int multiprocessors) {
+template <Product kProduct, typename In, typename T>
+Status LaunchSimpleOf(cudaStream_t stream, const Arguments& arguments,
+                      int multiprocessors) {
   const int bytes =
       NumSegmentEntries(arguments.groups) * static_cast<int>(sizeof(int2));
   return LaunchKernel<kProduct>(stream, arguments, multiprocessors,
-                                simple::Kernel<T, kProduct>, simple::kTile,
+                                simple::Kernel<In, T, kProduct>, simple::kTile,
                                 simple::kTile, simple::kThreads, bytes);
+}
+
+template <Product kProduct, typename T>
+Status LaunchSimple(cudaStream_t stream, const Arguments& arguments,
+                    int multiprocessors) {
+  if constexpr (kProduct == Product::kLinear) {
+    if (arguments.scales.a != nullptr) {
+      return LaunchSimpleOf<kProduct, __nv_fp8_e4m3, T>(stream, arguments,
+                                                        multiprocessors);
+    }
+    if (arguments.exponents != nullptr) {
+      return LaunchSimpleOf<kProduct, Mx, T>(stream, arguments,
+                                             multiprocessors);
+    }
+  }
+  return LaunchSimpleOf<kProduct, T, T>(stream, arguments, multiprocessors);
 }
 
 template <Product kProduct, typename T>
@@ -118,7 +147,8 @@ Status CheckSizes(int64_t rows, int64_t columns) {
 
 template <Product kProduct>
 Status LaunchOfRows(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
-                    Buffer<S32, 2> ranges, AnyResult out) {
+                    Buffer<S32, 2> ranges, AnyResult out, const Scales& scales,
+                    const uint8_t* exponents = nullptr) {
   XLA_KERNEL_RETURN_IF_ERROR(CheckSizes(x.dim(0), out.dim(1)));
   XLA_KERNEL_RETURN_IF_ERROR(CheckSizes(x.dim(1), 1));
   Arguments arguments = {};
@@ -130,28 +160,49 @@ Status LaunchOfRows(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
   arguments.k = static_cast<int>(x.dim(1));
   arguments.n = static_cast<int>(out.dim(1));
   arguments.groups = static_cast<int>(ranges.dim(0));
-  arguments.is_bf16 = x.dtype() == BF16;
-  return Launch<kProduct>(stream, x.dtype(), arguments);
+  arguments.is_bf16 = out.dtype() == BF16;
+  arguments.scales = scales;
+  arguments.exponents = exponents;
+  return Launch<kProduct>(stream, out.dtype(), arguments);
 }
 
-Status LaunchLinearSum(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
-                       Buffer<S32, 2> ranges, Buffer<S32, 2> position,
-                       Buffer<F32, 2> weights, AnyResult out,
-                       AnyResult products) {
+template <Product kProduct>
+Status LaunchProduct(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
+                     Buffer<S32, 2> ranges, AnyResult out) {
+  return LaunchOfRows<kProduct>(stream, x, w, ranges, out, {});
+}
+
+Status LaunchScaledLinear(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
+                          Buffer<F32, 2> x_scale, Buffer<F32, 3> w_scale,
+                          Buffer<S32, 2> ranges, AnyBuffer, AnyResult out) {
+  XLA_KERNEL_RETURN_IF_ERROR(CheckScales(w.dim(1), w.dim(2), w_scale));
+  const Scales scales = {
+      x_scale.data(), w_scale.data(), static_cast<int>(w.dim(1)),
+      static_cast<int>(w_scale.dim(1)), static_cast<int>(w_scale.dim(2))};
+  return LaunchOfRows<Product::kLinear>(stream, x, w, ranges, out, scales);
+}
+
+Status LaunchMxLinear(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
+                      AnyBuffer w_scale, Buffer<S32, 2> ranges, AnyResult out) {
+  return LaunchOfRows<Product::kLinear>(
+      stream, x, w, ranges, out, {},
+      static_cast<const uint8_t*>(w_scale.untyped_data()));
+}
+
+Status LaunchSum(cudaStream_t stream, Buffer<S32, 2> position,
+                 Buffer<F32, 2> weights, AnyResult out, AnyResult products) {
   XLA_KERNEL_RETURN_IF_ERROR(CheckSizes(position.dim(0), out.dim(1)));
-  XLA_KERNEL_RETURN_IF_ERROR(
-      LaunchOfRows<Product::kLinear>(stream, x, w, ranges, products));
   if (out.size() == 0) return Status::Ok();
   sum::Arguments arguments = {};
   arguments.products = products.untyped_data();
   arguments.position = position.data();
   arguments.weights = weights.data();
   arguments.out = out.untyped_data();
-  arguments.rows = static_cast<int>(x.dim(0));
+  arguments.rows = static_cast<int>(products.dim(0));
   arguments.terms = static_cast<int>(position.dim(1));
   arguments.n = static_cast<int>(out.dim(1));
   const int sums = static_cast<int>(out.dim(0));
-  switch (x.dtype()) {
+  switch (out.dtype()) {
     case F16:
       sum::Launch<__half>(stream, sums, arguments);
       break;
@@ -162,6 +213,34 @@ Status LaunchLinearSum(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
       sum::Launch<float>(stream, sums, arguments);
   }
   return CudaStatus(cudaGetLastError());
+}
+
+Status LaunchLinearSum(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
+                       Buffer<S32, 2> ranges, Buffer<S32, 2> position,
+                       Buffer<F32, 2> weights, AnyResult out,
+                       AnyResult products) {
+  XLA_KERNEL_RETURN_IF_ERROR(
+      LaunchProduct<Product::kLinear>(stream, x, w, ranges, products));
+  return LaunchSum(stream, position, weights, out, products);
+}
+
+Status LaunchScaledLinearSum(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
+                             Buffer<F32, 2> x_scale, Buffer<F32, 3> w_scale,
+                             Buffer<S32, 2> ranges, Buffer<S32, 2> position,
+                             Buffer<F32, 2> weights, AnyBuffer like,
+                             AnyResult out, AnyResult products) {
+  XLA_KERNEL_RETURN_IF_ERROR(LaunchScaledLinear(stream, x, w, x_scale, w_scale,
+                                                ranges, like, products));
+  return LaunchSum(stream, position, weights, out, products);
+}
+
+Status LaunchMxLinearSum(cudaStream_t stream, AnyBuffer x, AnyBuffer w,
+                         AnyBuffer w_scale, Buffer<S32, 2> ranges,
+                         Buffer<S32, 2> position, Buffer<F32, 2> weights,
+                         AnyResult out, AnyResult products) {
+  XLA_KERNEL_RETURN_IF_ERROR(
+      LaunchMxLinear(stream, x, w, w_scale, ranges, products));
+  return LaunchSum(stream, position, weights, out, products);
 }
 
 Status LaunchOuter(cudaStream_t stream, AnyBuffer x, AnyBuffer y,
@@ -187,12 +266,12 @@ Status LaunchOuter(cudaStream_t stream, AnyBuffer x, AnyBuffer y,
 
 XLA_KERNEL_CUDA(XlaGpuGroupedMatmul,
                 torch_xla_ext::grouped_matmul::kGroupedMatmul,
-                torch_xla_ext::grouped_matmul::LaunchOfRows<
+                torch_xla_ext::grouped_matmul::LaunchProduct<
                     torch_xla_ext::grouped_matmul::Product::kMatmul>,
                 torch_xla_ext::kCommandBufferCompatible);
 XLA_KERNEL_CUDA(XlaGpuGroupedLinear,
                 torch_xla_ext::grouped_matmul::kGroupedLinear,
-                torch_xla_ext::grouped_matmul::LaunchOfRows<
+                torch_xla_ext::grouped_matmul::LaunchProduct<
                     torch_xla_ext::grouped_matmul::Product::kLinear>,
                 torch_xla_ext::kCommandBufferCompatible);
 XLA_KERNEL_CUDA(XlaGpuGroupedLinearSum,
@@ -202,4 +281,20 @@ XLA_KERNEL_CUDA(XlaGpuGroupedLinearSum,
 XLA_KERNEL_CUDA(XlaGpuGroupedOuter,
                 torch_xla_ext::grouped_matmul::kGroupedOuter,
                 torch_xla_ext::grouped_matmul::LaunchOuter,
+                torch_xla_ext::kCommandBufferCompatible);
+XLA_KERNEL_CUDA(XlaGpuScaledGroupedLinear,
+                torch_xla_ext::grouped_matmul::kScaledGroupedLinear,
+                torch_xla_ext::grouped_matmul::LaunchScaledLinear,
+                torch_xla_ext::kCommandBufferCompatible);
+XLA_KERNEL_CUDA(XlaGpuScaledGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::kScaledGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::LaunchScaledLinearSum,
+                torch_xla_ext::kCommandBufferCompatible);
+XLA_KERNEL_CUDA(XlaGpuMxGroupedLinear,
+                torch_xla_ext::grouped_matmul::kMxGroupedLinear,
+                torch_xla_ext::grouped_matmul::LaunchMxLinear,
+                torch_xla_ext::kCommandBufferCompatible);
+XLA_KERNEL_CUDA(XlaGpuMxGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::kMxGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::LaunchMxLinearSum,
                 torch_xla_ext::kCommandBufferCompatible);

@@ -1,6 +1,6 @@
-// XlaGpuGroupedMatmul, XlaGpuGroupedLinear, XlaGpuGroupedLinearSum and
-// XlaGpuGroupedOuter for the CPU.
+// The grouped products for the CPU.
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "kernels/common/host_attention.h"
@@ -62,18 +62,37 @@ Status GroupedMatmul(AnyBuffer x, AnyBuffer w, Ranges ranges, AnyResult out) {
   return Status::Ok();
 }
 
-Status GroupedLinear(AnyBuffer x, AnyBuffer w, Ranges ranges, AnyResult out) {
-  const int64_t rows = x.dim(0), k = x.dim(1), n = out.dim(1);
-  VisitFloat(x.dtype(), [&](auto t) {
+// Multiplies a row of k elements by the scales of their blocks.
+void Scale(const float* scales, int64_t num_scales, int64_t k, float* row) {
+  for (int64_t i = 0; i < k; ++i) {
+    row[i] *= scales[num_scales == 1 ? 0 : i / kScaleBlock];
+  }
+}
+
+// Loads elements of any dtype.
+void Load(AnyBuffer from, int64_t first, int64_t count, float* to) {
+  VisitFloat(from.dtype(), [&](auto t) {
+    ToFloats(from.data<decltype(t)>() + first, count, to);
+  });
+}
+
+// load_x(row, elements) and load_w(group, n, elements) load k elements.
+template <typename LoadX, typename LoadW>
+void LinearOf(int64_t k, Ranges ranges, AnyResult out, const LoadX& load_x,
+              const LoadW& load_w) {
+  const int64_t rows = out.dim(0), n = out.dim(1);
+  std::vector<float> inputs, weights(k);
+  VisitFloat(out.dtype(), [&](auto t) {
     using T = decltype(t);
     std::fill_n(out.data<T>(), out.size(), T(0.0f));
-    std::vector<float> inputs, weights(k);
     VisitGroups(ranges, rows, [&](int64_t g, int64_t begin, int64_t end) {
       if (begin == end) return;
       inputs.resize((end - begin) * k);
-      ToFloats(x.data<T>() + begin * k, (end - begin) * k, inputs.data());
+      for (int64_t row = begin; row < end; ++row) {
+        load_x(row, inputs.data() + (row - begin) * k);
+      }
       for (int64_t i = 0; i < n; ++i) {
-        ToFloats(w.data<T>() + (g * n + i) * k, k, weights.data());
+        load_w(g, i, weights.data());
         for (int64_t row = begin; row < end; ++row) {
           out.data<T>()[row * n + i] = FromFloat<T>(
               Dot(inputs.data() + (row - begin) * k, weights.data(), k));
@@ -81,15 +100,66 @@ Status GroupedLinear(AnyBuffer x, AnyBuffer w, Ranges ranges, AnyResult out) {
       }
     });
   });
+}
+
+Status GroupedLinear(AnyBuffer x, AnyBuffer w, Ranges ranges, AnyResult out) {
+  const int64_t k = x.dim(1), n = out.dim(1);
+  LinearOf(
+      k, ranges, out, [&](int64_t row, float* to) { Load(x, row * k, k, to); },
+      [&](int64_t g, int64_t i, float* to) {
+        Load(w, (g * n + i) * k, k, to);
+      });
   return Status::Ok();
 }
 
-Status GroupedLinearSum(AnyBuffer x, AnyBuffer w, Ranges ranges,
-                        Buffer<S32, 2> position, Buffer<F32, 2> weights,
-                        AnyResult out, AnyResult products) {
-  XLA_KERNEL_RETURN_IF_ERROR(GroupedLinear(x, w, ranges, products));
-  const int64_t rows = x.dim(0), n = out.dim(1), terms = position.dim(1);
-  VisitFloat(x.dtype(), [&](auto t) {
+Status ScaledGroupedLinear(AnyBuffer x, AnyBuffer w, Buffer<F32, 2> x_scale,
+                           Buffer<F32, 3> w_scale, Ranges ranges, AnyBuffer,
+                           AnyResult out) {
+  const int64_t n = w.dim(1), k = w.dim(2);
+  XLA_KERNEL_RETURN_IF_ERROR(CheckScales(n, k, w_scale));
+  const int64_t n_scales = w_scale.dim(1), k_scales = w_scale.dim(2);
+  LinearOf(
+      k, ranges, out,
+      [&](int64_t row, float* to) {
+        Load(x, row * k, k, to);
+        Scale(x_scale.data() + row * k_scales, k_scales, k, to);
+      },
+      [&](int64_t g, int64_t i, float* to) {
+        const int64_t of_n = n_scales == n   ? i
+                             : n_scales == 1 ? 0
+                                             : i / kScaleBlock;
+        Load(w, (g * n + i) * k, k, to);
+        Scale(w_scale.data() + (g * n_scales + of_n) * k_scales, k_scales, k,
+              to);
+      });
+  return Status::Ok();
+}
+
+Status MxGroupedLinear(AnyBuffer x, AnyBuffer w, AnyBuffer w_scale,
+                       Ranges ranges, AnyResult out) {
+  constexpr float kValues[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  const int64_t k = x.dim(1), n = out.dim(1);
+  const auto* codes = static_cast<const uint8_t*>(w.untyped_data());
+  const auto* exponents = static_cast<const uint8_t*>(w_scale.untyped_data());
+  LinearOf(
+      k, ranges, out, [&](int64_t row, float* to) { Load(x, row * k, k, to); },
+      [&](int64_t g, int64_t row, float* to) {
+        const int64_t first = (g * n + row) * k;
+        for (int64_t i = 0; i < k; ++i) {
+          const int code = codes[(first + i) / 2] >> (i % 2 * 4);
+          const int exponent = exponents[(first + i) / kMxBlock];
+          const float value = kValues[code & 7] * (code & 8 ? -1.0f : 1.0f);
+          to[i] = exponent == 255 ? NAN : std::ldexp(value, exponent - 127);
+        }
+      });
+  return Status::Ok();
+}
+
+void SumRows(Buffer<S32, 2> position, Buffer<F32, 2> weights, AnyResult out,
+             AnyResult products) {
+  const int64_t rows = products.dim(0), n = out.dim(1);
+  const int64_t terms = position.dim(1);
+  VisitFloat(out.dtype(), [&](auto t) {
     using T = decltype(t);
     std::vector<float> product(n), sums;
     for (int64_t i = 0; i < out.dim(0); ++i) {
@@ -103,6 +173,33 @@ Status GroupedLinearSum(AnyBuffer x, AnyBuffer w, Ranges ranges,
       Round(sums, out.data<T>() + i * n);
     }
   });
+}
+
+Status GroupedLinearSum(AnyBuffer x, AnyBuffer w, Ranges ranges,
+                        Buffer<S32, 2> position, Buffer<F32, 2> weights,
+                        AnyResult out, AnyResult products) {
+  XLA_KERNEL_RETURN_IF_ERROR(GroupedLinear(x, w, ranges, products));
+  SumRows(position, weights, out, products);
+  return Status::Ok();
+}
+
+Status ScaledGroupedLinearSum(AnyBuffer x, AnyBuffer w, Buffer<F32, 2> x_scale,
+                              Buffer<F32, 3> w_scale, Ranges ranges,
+                              Buffer<S32, 2> position, Buffer<F32, 2> weights,
+                              AnyBuffer like, AnyResult out,
+                              AnyResult products) {
+  XLA_KERNEL_RETURN_IF_ERROR(
+      ScaledGroupedLinear(x, w, x_scale, w_scale, ranges, like, products));
+  SumRows(position, weights, out, products);
+  return Status::Ok();
+}
+
+Status MxGroupedLinearSum(AnyBuffer x, AnyBuffer w, AnyBuffer w_scale,
+                          Ranges ranges, Buffer<S32, 2> position,
+                          Buffer<F32, 2> weights, AnyResult out,
+                          AnyResult products) {
+  XLA_KERNEL_RETURN_IF_ERROR(MxGroupedLinear(x, w, w_scale, ranges, products));
+  SumRows(position, weights, out, products);
   return Status::Ok();
 }
 
@@ -141,3 +238,15 @@ XLA_KERNEL_HOST(XlaGpuGroupedLinearSum,
 XLA_KERNEL_HOST(XlaGpuGroupedOuter,
                 torch_xla_ext::grouped_matmul::kGroupedOuter,
                 torch_xla_ext::grouped_matmul::GroupedOuter);
+XLA_KERNEL_HOST(XlaGpuScaledGroupedLinear,
+                torch_xla_ext::grouped_matmul::kScaledGroupedLinear,
+                torch_xla_ext::grouped_matmul::ScaledGroupedLinear);
+XLA_KERNEL_HOST(XlaGpuScaledGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::kScaledGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::ScaledGroupedLinearSum);
+XLA_KERNEL_HOST(XlaGpuMxGroupedLinear,
+                torch_xla_ext::grouped_matmul::kMxGroupedLinear,
+                torch_xla_ext::grouped_matmul::MxGroupedLinear);
+XLA_KERNEL_HOST(XlaGpuMxGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::kMxGroupedLinearSum,
+                torch_xla_ext::grouped_matmul::MxGroupedLinearSum);

@@ -4,9 +4,11 @@
 // Blocks stay and take one tile after another, so that the copies of the next
 // tile run while the results of one are written.
 #include <cuda.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/common/ptx.cuh"
 #include "kernels/common/tensor_map.h"
@@ -16,30 +18,54 @@
 namespace torch_xla_ext::grouped_matmul {
 namespace {
 
-constexpr int kThreads = 384;              // two warpgroups and the copying one
-constexpr int kDepth = 64;                 // of a stage
-constexpr int kPanelBytes = kDepth * 128;  // 64 elements of each row
-constexpr int kConsumerBarrier = 1;        // a named barrier
+constexpr int kPanelBytes = 64 * 128;
+constexpr int kConsumerBarrier = 1;  // a named barrier
 
-// The sizes of a tile of results, the stages of copies that are under way, and
-// the blocks that share a multiprocessor.
-template <int kTileRows, int kTileColumns, int kNumStages, int kNumBlocks>
+template <typename T>
+constexpr bool kIsScaled = std::is_same_v<T, __nv_fp8_e4m3>;
+template <typename T>
+constexpr bool kIsMx = std::is_same_v<T, Mx>;
+// Of a stage: 128 bytes of each row, of fp8 the elements with a scale in
+// common.
+template <typename T>
+constexpr int kDepth = kIsScaled<T> ? 128 : 64;
+static_assert(kDepth<__nv_fp8_e4m3> == kScaleBlock);
+
+// The elements of w, of `count` rows, that two stages convert.
+template <int count>
+struct Converted {
+  uint8_t converted[2][count * 128];
+};
+template <>
+struct Converted<0> {};
+
+// The sizes of a tile of results, the stages of copies that are under way, the
+// blocks that share a multiprocessor, and whether elements of w have four bits.
+template <int kTileRows, int kTileColumns, int kNumStages, int kNumBlocks,
+          bool kIsPacked = false>
 struct Shape {
   static constexpr int kRows = kTileRows, kColumns = kTileColumns;
   static constexpr int kStages = kNumStages, kBlocks = kNumBlocks;
-  // The warpgroups share the rows or the columns.
+  // The warpgroups that multiply share the rows or the columns.
+  static constexpr int kGroups = kRows == 16 ? 1 : 2;
+  static constexpr int kThreads = kGroups == 1 ? 128 + 32 : 3 * 128;
   static constexpr bool kSharesRows = kRows == 128;
-  static constexpr int kGroupColumns = kSharesRows ? kColumns : kColumns / 2;
+  static constexpr int kGroupColumns =
+      kSharesRows ? kColumns : kColumns / kGroups;
   // Of a group's rows, small tiles copy only those that exist, 16 at a time.
   static constexpr int kBoxRows = kSharesRows ? kRows : 16;
-  // A block with a multiprocessor of its own starts with 168 registers per
-  // thread, which the warpgroups redistribute.
-  static constexpr bool kMovesRegisters = kBlocks == 1;
+  // Of each thread; where they are few, the warpgroups redistribute them.
+  static constexpr int kRegisters = 65536 / (kThreads * kBlocks) / 8 * 8;
+  static constexpr int kProducerRegisters = kBlocks == 1 ? 40 : 24;
+  static constexpr int kConsumerRegisters =
+      (3 * kRegisters - kProducerRegisters) / 2 / 8 * 8;
   // The tiles are in panels: of an operand with the depth last, one for each 64
   // rows; of one with the depth first, one for each 64 columns.
-  struct alignas(1024) Memory {
-    uint8_t a[kStages][kRows / 64][kPanelBytes];
-    uint8_t b[kStages][kColumns / 64][kPanelBytes];
+  struct alignas(1024) Memory : Converted<kIsPacked ? kColumns : 0> {
+    // Products read 64 rows of a: of tiles with fewer, what is behind them,
+    // too.
+    uint8_t a[kStages][kRows * 128];
+    uint8_t b[kStages][kColumns * (kIsPacked ? 32 : 128)];
     uint64_t full[kStages], empty[kStages];
   };
   static int SharedBytes(int groups) {
@@ -53,9 +79,12 @@ struct Shape {
 using Large = Shape<128, 256, 4, 1>;
 using Medium = Shape<64, 256, 5, 1>;
 using Small = Shape<64, 128, 4, 2>;
-
-constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
-static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
+// So few tiles that some multiprocessors would have none, or fewer than others.
+using Few = Shape<16, 32, 8, 4>;
+// Many rows, with registers for a stage's products beside their sums.
+using LargeScaled = Shape<128, 128, 6, 1>;
+using SmallMx = Shape<64, 128, 6, 2, true>;
+using LargeMx = Shape<128, 128, 8, 1, true>;
 
 struct Maps {
   CUtensorMap a, b;
@@ -64,7 +93,7 @@ struct Maps {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // Run by one thread: copies the operands of all tiles of the block.
-template <Product kProduct, typename S, typename Tiles>
+template <typename T, Product kProduct, typename S, typename Tiles>
 __device__ void Produce(const Maps& maps, const Tiles& tiles,
                         typename S::Memory& shared) {
   constexpr int kBBytes = sizeof(shared.b[0]);
@@ -78,7 +107,7 @@ __device__ void Produce(const Maps& maps, const Tiles& tiles,
             : CeilDiv(min(tile.row_end - tile.row, S::kRows), S::kBoxRows);
     constexpr int kABoxBytes =
         kProduct == Product::kOuter ? kPanelBytes : S::kBoxRows * 128;
-    for (int depth = tile.k_begin; depth < tile.k_end; depth += kDepth) {
+    for (int depth = tile.k_begin; depth < tile.k_end; depth += kDepth<T>) {
       const uint32_t full = SharedAddress(&shared.full[ring.slot]);
       const uint32_t a = SharedAddress(shared.a[ring.slot]);
       const uint32_t b = SharedAddress(shared.b[ring.slot]);
@@ -94,7 +123,8 @@ __device__ void Produce(const Maps& maps, const Tiles& tiles,
         }
       }
       if constexpr (kProduct == Product::kLinear) {
-        CopyBox(b, &maps.b, depth, tile.column, tile.group, full);
+        CopyBox(b, &maps.b, kIsMx<T> ? depth / 2 : depth, tile.column,
+                tile.group, full);
       } else {
 #pragma unroll
         for (int i = 0; i < S::kColumns / 64; ++i) {
@@ -107,24 +137,89 @@ __device__ void Produce(const Maps& maps, const Tiles& tiles,
   }
 }
 
-// Run by the consumers: zeroes the rows [first, kDepth) of both operands'
-// panels of a stage, which are another group's.
+// Run by the consumers: zeroes the rows [first, 64) of both operands' panels of
+// a stage, which are another group's.
 template <typename S>
 __device__ void ZeroRows(int first, int slot, typename S::Memory& shared) {
   const auto zero = [first](uint8_t* panel) {
-    for (int i = first * 8 + static_cast<int>(threadIdx.x); i < kDepth * 8;
+    for (int i = first * 8 + static_cast<int>(threadIdx.x); i < 64 * 8;
          i += 256) {
       reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
     }
   };
-  for (int i = 0; i < S::kRows / 64; ++i) zero(shared.a[slot][i]);
-  for (int i = 0; i < S::kColumns / 64; ++i) zero(shared.b[slot][i]);
+  for (int i = 0; i < S::kRows / 64; ++i) {
+    zero(shared.a[slot] + i * kPanelBytes);
+  }
+  for (int i = 0; i < S::kColumns / 64; ++i) {
+    zero(shared.b[slot] + i * kPanelBytes);
+  }
   FenceAsyncProxy();
   SyncNamed(kConsumerBarrier, 256);
 }
 
-// Run by a warpgroup: computes its part of all tiles of the block.
-template <typename T, Product kProduct, typename S, typename Tiles>
+// Starts a stage's product. Descriptors count 16 bytes.
+template <typename T, Product kProduct, int n>
+__device__ void MultiplyStage(float (&sums)[n], uint64_t a, uint64_t b) {
+  WgmmaFence();
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    // Sixteen rows of 128 bytes, or 32 bytes of each row.
+    if constexpr (kProduct == Product::kOuter) {
+      WgmmaBothTransposed<T>(sums, a + (i * 2048 >> 4), b + (i * 2048 >> 4),
+                             true);
+    } else if constexpr (kProduct == Product::kMatmul) {
+      WgmmaTransposed<T>(sums, a + (i * 32 >> 4), b + (i * 2048 >> 4), true);
+    } else {
+      // Of fp8, the tensor cores' sums are short: each stage has its own.
+      Wgmma<T>(sums, a + (i * 32 >> 4), b + (i * 32 >> 4),
+               !kIsScaled<T> || i > 0);
+    }
+  }
+  WgmmaCommit();
+}
+
+// Converts 32 elements of a row of w, of MXFP4, to bfloat16, and stores them in
+// the first or second half of the row, swizzled.
+__device__ inline void Convert(const uint4& packed, int exponent, int half,
+                               int row, uint8_t* row_data) {
+  // The bits of an element, shifted into a bfloat16, are its value times
+  // 2^-126. The scale is 2^(exponent - 127), of which large ones need a second
+  // factor.
+  const auto word = [](int bits) {
+    return static_cast<uint32_t>(bits) * 0x10001;
+  };
+  const auto multiply = [](uint32_t a, uint32_t b) {
+    uint32_t product;
+    asm("mul.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+    return product;
+  };
+  const uint32_t factor = word((min(exponent, 128) + 126) << 7);
+  const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    uint32_t pairs[4];  // elements j and j + 4
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t w = words[i];
+      const uint32_t moved = j < 2 ? w << (6 - 4 * j) : w >> (4 * j - 6);
+      pairs[j] = multiply(
+          (w << (12 - 4 * j) & 0x80008000u) | (moved & 0x01c001c0u), factor);
+      if (exponent > 128) {
+        pairs[j] = multiply(
+            pairs[j], word(exponent == 255 ? 0x7fc0 : (exponent - 1) << 7));
+      }
+    }
+    *reinterpret_cast<uint4*>(row_data + ((half * 4 + i) ^ row % 8) * 16) =
+        make_uint4(__byte_perm(pairs[0], pairs[1], 0x5410),
+                   __byte_perm(pairs[2], pairs[3], 0x5410),
+                   __byte_perm(pairs[0], pairs[1], 0x7632),
+                   __byte_perm(pairs[2], pairs[3], 0x7632));
+  }
+}
+
+// Run by a warpgroup: computes its part of all tiles of the block. T is the
+// dtype of the results, In that of the operands.
+template <typename In, typename T, Product kProduct, typename S, typename Tiles>
 __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
                         typename S::Memory& shared, int warpgroup) {
   const int thread = threadIdx.x % 128, lane = thread % 32;
@@ -141,6 +236,7 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
   const uint64_t b_descriptor = MatrixDescriptor(
       b_address, kProduct == Product::kLinear ? 16 : kPanelBytes, 1024);
   Ring<S::kStages> ring;
+  [[maybe_unused]] unsigned stage = 0;
   const int count = tiles.Count();
   for (int index = blockIdx.x; index < count; index += gridDim.x) {
     const Tile tile = tiles.Get(index);
@@ -148,10 +244,34 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
 #pragma unroll
     for (int i = 0; i < S::kGroupColumns / 2; ++i) sums[i] = 0;
     int slot_before = -1;
-    for (int depth = tile.k_begin; depth < tile.k_end; depth += kDepth) {
+    const Scales& scales = arguments.scales;
+    const int first_row = tile.row + group_row + thread / 32 * 16 + lane / 4;
+    // Scales of rows behind the last one are not used.
+    const int scaled_rows[2] = {min(first_row, arguments.m - 1),
+                                min(first_row + 8, arguments.m - 1)};
+    for (int depth = tile.k_begin; depth < tile.k_end; depth += kDepth<In>) {
+      float factors[2] = {1, 1};
+      if (kIsScaled<In> && scales.blocks > 1) {
+        // A tile's columns are within one block of scales.
+        const float of_b = scales.OfB(tile.group, tile.column, depth);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          factors[r] = scales.OfA(scaled_rows[r], depth) * of_b;
+        }
+      }
+      int exponent = 127;
+      if constexpr (kIsMx<In>) {
+        const int column = tile.column + threadIdx.x / 2;
+        const int block = depth / kMxBlock + threadIdx.x % 2;
+        const int blocks = arguments.k / kMxBlock;
+        if (column < arguments.n && block < blocks) {
+          exponent = __ldg(
+              &arguments.exponents[(tile.group * n + column) * blocks + block]);
+        }
+      }
       Wait(SharedAddress(&shared.full[ring.slot]), ring.parity);
       if constexpr (kProduct == Product::kOuter) {
-        if (tile.k_end - depth < kDepth) {
+        if (tile.k_end - depth < kDepth<In>) {
           ZeroRows<S>(tile.k_end - depth, ring.slot, shared);
         }
       }
@@ -161,37 +281,68 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
       const uint64_t b =
           b_descriptor +
           (ring.slot * static_cast<int>(sizeof(shared.b[0])) >> 4);
-      WgmmaFence();
+      if constexpr (kIsScaled<In>) {
+        float products[S::kGroupColumns / 2];
+        MultiplyStage<In, kProduct>(products, a, b);
+        WgmmaWait<0>();
+        Pin(products);
+        if (lane == 0) Arrive(SharedAddress(&shared.empty[ring.slot]));
 #pragma unroll
-      for (int i = 0; i < kDepth / 16; ++i) {
-        // Sixteen rows of 128 bytes, or 32 bytes of each row.
-        if constexpr (kProduct == Product::kOuter) {
-          WgmmaBothTransposed<T>(sums, a + (i * 2048 >> 4), b + (i * 2048 >> 4),
-                                 true);
-        } else if constexpr (kProduct == Product::kMatmul) {
-          WgmmaTransposed<T>(sums, a + (i * 32 >> 4), b + (i * 2048 >> 4),
-                             true);
-        } else {
-          Wgmma<T>(sums, a + (i * 32 >> 4), b + (i * 32 >> 4), true);
+        for (int i = 0; i < S::kGroupColumns / 2; ++i) {
+          sums[i] += factors[i / 2 % 2] * products[i];
         }
+      } else if constexpr (kIsMx<In>) {
+        // While the tensor cores multiply the stage before.
+        const int row = threadIdx.x / 2;
+        uint8_t(&converted)[S::kColumns * 128] = shared.converted[stage % 2];
+        Convert(
+            reinterpret_cast<const uint4*>(shared.b[ring.slot])[threadIdx.x],
+            exponent, threadIdx.x % 2, row, converted + row * 128);
+        WgmmaWait<0>();
+        if (slot_before >= 0 && lane == 0) {
+          Arrive(SharedAddress(&shared.empty[slot_before]));
+        }
+        FenceAsyncProxy();
+        if constexpr (S::kSharesRows) {
+          SyncNamed(kConsumerBarrier, 256);
+        } else {
+          SyncNamed(kConsumerBarrier + warpgroup, 128);
+        }
+        MultiplyStage<T, kProduct>(
+            sums, a,
+            MatrixDescriptor(SharedAddress(converted) + group_column * 128, 16,
+                             1024));
+        slot_before = ring.slot;
+        ++stage;
+      } else {
+        MultiplyStage<In, kProduct>(sums, a, b);
+        if (slot_before >= 0) {
+          WgmmaWait<1>();
+          if (lane == 0) Arrive(SharedAddress(&shared.empty[slot_before]));
+        }
+        slot_before = ring.slot;
       }
-      WgmmaCommit();
-      if (slot_before >= 0) {
-        WgmmaWait<1>();
-        if (lane == 0) Arrive(SharedAddress(&shared.empty[slot_before]));
-      }
-      slot_before = ring.slot;
       ring.Advance();
     }
-    WgmmaWait<0>();
-    Pin(sums);
-    if (slot_before >= 0 && lane == 0) {
-      Arrive(SharedAddress(&shared.empty[slot_before]));
+    if constexpr (!kIsScaled<In>) {
+      WgmmaWait<0>();
+      Pin(sums);
+      if (slot_before >= 0 && lane == 0) {
+        Arrive(SharedAddress(&shared.empty[slot_before]));
+      }
+    } else if (scales.blocks == 1 && tile.k_end > 0) {
+#pragma unroll
+      for (int i = 0; i < S::kGroupColumns / 2; ++i) {
+        const int column =
+            tile.column + group_column + i / 4 * 8 + lane % 4 * 2 + i % 2;
+        sums[i] *= scales.OfA(scaled_rows[i / 2 % 2], 0) *
+                   scales.OfB(tile.group, min(column, arguments.n - 1), 0);
+      }
     }
 
     T* out = static_cast<T*>(arguments.out);
     if (kProduct == Product::kOuter) out += tile.group * m * n;
-    const int first_row = tile.row + group_row + thread / 32 * 16 + lane / 4;
+    const int row_end = min(tile.row_end, tile.row + S::kRows);
     const int first_column = tile.column + group_column + lane % 4 * 8;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -204,7 +355,7 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
         };
         const uint4 packet = TransposeQuad(word(0), word(1), word(2), word(3));
         const int column = first_column + j * 8;
-        if (row < tile.row_end && column < arguments.n) {
+        if (row < row_end && column < arguments.n) {
           *reinterpret_cast<uint4*>(out + row * n + column) = packet;
         }
       }
@@ -214,8 +365,8 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-template <typename T, Product kProduct, typename S>
-__global__ void __launch_bounds__(kThreads, S::kBlocks)
+template <typename In, typename T, Product kProduct, typename S>
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     Kernel(const __grid_constant__ Arguments arguments,
            const __grid_constant__ Maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -235,63 +386,75 @@ __global__ void __launch_bounds__(kThreads, S::kBlocks)
     }
     for (int i = 0; i < S::kStages; ++i) {
       InitBarrier(SharedAddress(&shared.full[i]), 1);
-      InitBarrier(SharedAddress(&shared.empty[i]), 8);  // warps
+      InitBarrier(SharedAddress(&shared.empty[i]), 4 * S::kGroups);  // warps
     }
     FenceBarrierInit();
   }
   __syncthreads();
+  constexpr bool kMovesRegisters =
+      S::kGroups == 2 && (S::kBlocks == 1 || !std::is_same_v<In, T>);
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
-  if (warpgroup == 2) {
-    if constexpr (S::kMovesRegisters) {
+  if (warpgroup == S::kGroups) {
+    if constexpr (kMovesRegisters) {
       asm volatile(
-          "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
+          "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kProducerRegisters));
     }
-    if (__shfl_sync(~0u, threadIdx.x / 32, 0) == 8 && ElectOne()) {
-      Produce<kProduct, S>(maps, tiles, shared);
+    if (__shfl_sync(~0u, threadIdx.x / 32, 0) == 4 * S::kGroups && ElectOne()) {
+      Produce<In, kProduct, S>(maps, tiles, shared);
     }
     return;
   }
-  if constexpr (S::kMovesRegisters) {
+  if constexpr (kMovesRegisters) {
     asm volatile(
-        "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
+        "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
   }
-  Consume<T, kProduct, S>(arguments, tiles, shared, warpgroup);
+  Consume<In, T, kProduct, S>(arguments, tiles, shared, warpgroup);
 #endif
 }
 
-template <Product kProduct, typename S>
+template <typename In, Product kProduct, typename S>
 bool MakeMaps(const Arguments& arguments, Maps* maps) {
   const uint64_t m = arguments.m, n = arguments.n, k = arguments.k;
   const uint64_t groups = arguments.groups;
-  const CUtensorMapDataType type = MapType(arguments.is_bf16);
+  constexpr CUtensorMapDataType kBytes = CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  const CUtensorMapDataType type =
+      kIsScaled<In> ? kBytes : MapType(arguments.is_bf16);
+  constexpr uint64_t kSize = kIsScaled<In> ? 1 : 2;
   constexpr uint32_t kBoxRows = S::kBoxRows, kColumns = S::kColumns;
+  constexpr uint32_t kBoxDepth = kDepth<In>;
   const auto encode = [type](CUtensorMap* map, const void* data, uint64_t z,
                              uint64_t y, uint64_t x, uint32_t box_rows) {
-    return EncodeMap(map, data, type, {x, y, z}, {x * 2, y * x * 2},
-                     {64, box_rows, 1}) == CUDA_SUCCESS;
+    return EncodeMap(map, data, type, {x, y, z}, {x * kSize, y * x * kSize},
+                     {kBoxDepth, box_rows, 1}) == CUDA_SUCCESS;
   };
+  if constexpr (kIsMx<In>) {
+    return encode(&maps->a, arguments.a, 1, m, k, kBoxRows) &&
+           EncodeMap(&maps->b, arguments.b, kBytes, {k / 2, n, groups},
+                     {k / 2, n * k / 2}, {32, kColumns, 1},
+                     CU_TENSOR_MAP_SWIZZLE_NONE) == CUDA_SUCCESS;
+  }
   switch (kProduct) {
     case Product::kMatmul:
       return encode(&maps->a, arguments.a, 1, m, k, kBoxRows) &&
-             encode(&maps->b, arguments.b, groups, k, n, kDepth);
+             encode(&maps->b, arguments.b, groups, k, n, kBoxDepth);
     case Product::kLinear:
       return encode(&maps->a, arguments.a, 1, m, k, kBoxRows) &&
              encode(&maps->b, arguments.b, groups, n, k, kColumns);
     default:
-      return encode(&maps->a, arguments.a, 1, k, m, kDepth) &&
-             encode(&maps->b, arguments.b, 1, k, n, kDepth);
+      return encode(&maps->a, arguments.a, 1, k, m, kBoxDepth) &&
+             encode(&maps->b, arguments.b, 1, k, n, kBoxDepth);
   }
 }
 
-template <typename T, Product kProduct, typename S>
+template <typename In, typename T, Product kProduct, typename S>
 cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
                    int multiprocessors) {
   // Without a depth there is nothing to copy, and no map of it.
   Maps maps = {};
-  if (arguments.k > 0 && !MakeMaps<kProduct, S>(arguments, &maps)) {
+  if (arguments.k > 0 && !MakeMaps<In, kProduct, S>(arguments, &maps)) {
     return cudaErrorInvalidValue;
   }
-  const auto kernel = Kernel<T, kProduct, S>;
+  const auto kernel = Kernel<In, T, kProduct, S>;
   const int bytes = S::SharedBytes(arguments.groups);
   const cudaError_t error = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -299,30 +462,57 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
   const int64_t tiles = MaxTiles<kProduct>(arguments, S::kRows, S::kColumns);
   const int64_t grid =
       std::min<int64_t>(tiles, int64_t{multiprocessors} * S::kBlocks);
-  kernel<<<static_cast<unsigned>(grid), kThreads, bytes, stream>>>(arguments,
-                                                                   maps);
+  kernel<<<static_cast<unsigned>(grid), S::kThreads, bytes, stream>>>(arguments,
+                                                                      maps);
   return cudaGetLastError();
 }
 
-// The host knows the average number of rows only.
+// The host knows the average number of rows only. Tiles of `Few` are for steps
+// whose tiles of 128 columns would not be many for each multiprocessor.
+bool AreFew(const Arguments& arguments, int multiprocessors) {
+  const int64_t groups = std::min(arguments.m, arguments.groups);
+  return (arguments.m <= Few::kRows || arguments.m / arguments.groups < 4) &&
+         groups * CeilDiv(arguments.n, 128) < 8 * multiprocessors;
+}
+
 template <typename T, Product kProduct>
 cudaError_t LaunchRows(cudaStream_t stream, const Arguments& arguments,
                        int multiprocessors) {
   const int rows = arguments.m / arguments.groups;
-  const auto launch = rows < 96 ? Launch<T, kProduct, Small>
+  const auto launch = rows < 96 ? Launch<T, T, kProduct, Small>
                       : rows < 384 && arguments.k < 1024
-                          ? Launch<T, kProduct, Medium>
-                          : Launch<T, kProduct, Large>;
+                          ? Launch<T, T, kProduct, Medium>
+                          : Launch<T, T, kProduct, Large>;
   return launch(stream, arguments, multiprocessors);
+}
+
+template <typename S>
+cudaError_t LaunchMx(cudaStream_t stream, const Arguments& arguments,
+                     int multiprocessors) {
+  return Launch<Mx, __nv_bfloat16, Product::kLinear, S>(stream, arguments,
+                                                        multiprocessors);
 }
 
 template <typename T>
 cudaError_t LaunchTyped(cudaStream_t stream, Product product,
                         const Arguments& arguments, int multiprocessors) {
+  using F8 = __nv_fp8_e4m3;
+  const bool is_scaled = arguments.scales.a != nullptr;
+  const bool is_small = arguments.m / arguments.groups < 96;
+  if (arguments.exponents != nullptr) {
+    return (is_small ? LaunchMx<SmallMx> : LaunchMx<LargeMx>)(stream, arguments,
+                                                              multiprocessors);
+  }
+  const bool are_few =
+      product == Product::kLinear && AreFew(arguments, multiprocessors);
   const auto launch =
-      product == Product::kMatmul   ? LaunchRows<T, Product::kMatmul>
+      are_few     ? (is_scaled ? Launch<F8, T, Product::kLinear, Few>
+                               : Launch<T, T, Product::kLinear, Few>)
+      : is_scaled ? (is_small ? Launch<F8, T, Product::kLinear, Small>
+                              : Launch<F8, T, Product::kLinear, LargeScaled>)
+      : product == Product::kMatmul ? LaunchRows<T, Product::kMatmul>
       : product == Product::kLinear ? LaunchRows<T, Product::kLinear>
-                                    : Launch<T, Product::kOuter, Large>;
+                                    : Launch<T, T, Product::kOuter, Large>;
   return launch(stream, arguments, multiprocessors);
 }
 

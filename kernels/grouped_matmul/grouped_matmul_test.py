@@ -13,6 +13,9 @@ from torch_xla_ext.ops import (
     grouped_linear_sum,
     grouped_matmul,
     grouped_outer,
+    mx_grouped_linear,
+    scaled_grouped_linear,
+    scaled_grouped_linear_sum,
 )
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -106,6 +109,7 @@ def test_sizes_of_matrices(
         (64, 64),
         (65, 1, 127, 16, 17),
         (0, 130, 0, 129),
+        (37, *(0,) * 20, 3),  # rows of several tiles of a step of few tokens
         (1,) * 40,
         tuple(i % 5 for i in range(130)),
     ],
@@ -189,6 +193,120 @@ def test_sums(device: torch.device, dtype: torch.dtype, n: int, terms: int) -> N
     expected = (terms_of * weights.double()[..., None]).sum(1)
     assert (result.dtype, result.shape) == (dtype, (9, n))
     assert_near(result, expected)
+
+
+KINDS = ("tensor", "channels", "blocks", "channels of blocks")
+
+
+def with_scales(kind: str, rows: int, k: int, n: int, groups: int) -> tuple[Arguments, Arguments]:
+    """Return x, w and their scales; and the products of both, in float64."""
+    x, w = (
+        tensor.to(torch.float8_e4m3fn)
+        for tensor in operands("linear", torch.float32, rows, groups, k, n)
+    )
+    n_blocks, k_blocks = -(-n // 128), -(-k // 128)
+    n_scales = {"tensor": 1, "blocks": n_blocks}.get(kind, n)
+    k_scales = k_blocks if "blocks" in kind else 1
+    x_scale, w_scale = (
+        torch.rand(rows, k_scales) + 0.1,
+        torch.rand(groups, n_scales, k_scales) + 0.1,
+    )
+    of_n = torch.arange(n) // {1: n, n_blocks: 128}.get(n_scales, 1)
+    of_k = torch.arange(k) // (k if k_scales == 1 else 128)
+    scaled = x.double() * x_scale[:, of_k], w.double() * w_scale[:, of_n][..., of_k]
+    return (x, w, x_scale, w_scale), scaled
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@for_each_dtype
+@pytest.mark.parametrize(
+    ("k", "n"), [(128, 128), (256, 264), (1040, 72), (320, 136), (16, 8), (200, 130), (33, 5)]
+)
+@pytest.mark.parametrize("sizes", [(3, 0, 70, 1), (300, 1, 0, 129)], ids=["few", "many"])
+def test_scaled(
+    device: torch.device, kind: str, dtype: torch.dtype, k: int, n: int, sizes: tuple[int, ...]
+) -> None:
+    """Rows of no group are zeros, even if they and their scales are NaN."""
+    rows = sum(sizes) + 7
+    ranges = [(begin + 4, end + 4) for begin, end in ranges_of(sizes)]
+    tensors, (x, w) = with_scales(kind, rows, k, n, len(sizes))
+    for tensor in (tensors[0], tensors[2]):
+        tensor[:4] = tensor[-3:] = float("nan")
+    expected = reference_linear(x, w, ranges)
+    on_device = (*tensors, torch.tensor(ranges).int())
+    result = scaled_grouped_linear(*(tensor.to(device) for tensor in on_device), dtype)
+    assert (result.dtype, result.shape) == (dtype, expected.shape)
+    assert_near(result.cpu(), expected)
+
+
+@for_each_dtype
+def test_scaled_sums(device: torch.device, dtype: torch.dtype) -> None:
+    ranges = ranges_of((3, 0, 11))
+    tensors, (x, w) = with_scales("blocks", 15, 256, 136, 3)
+    position, weights = torch.randint(14, (9, 4), dtype=torch.int32), torch.rand(9, 4)
+    arguments = (*tensors, torch.tensor(ranges).int(), position, weights)
+    result = scaled_grouped_linear_sum(*(tensor.to(device) for tensor in arguments), dtype).cpu()
+    products = reference_linear(x, w, ranges).to(dtype).double()[position.long()]
+    assert_near(result, (products * weights.double()[..., None]).sum(1))
+
+
+MX_VALUES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+def in_mxfp4(groups: int, n: int, k: int) -> tuple[Arguments, torch.Tensor]:
+    """Return random codes and scales, and the values."""
+    codes = torch.randint(16, (groups, n, k))
+    exponents = torch.randint(116, 126, (groups, n, k // 32))
+    values = MX_VALUES.double()[codes % 8] * torch.where(codes < 8, 1, -1)
+    values = values * torch.exp2(exponents.double() - 127).repeat_interleave(32, 2)
+    packed = codes[..., ::2] | codes[..., 1::2] << 4
+    return (packed.to(torch.uint8), exponents.to(torch.uint8)), values
+
+
+@for_each_dtype
+@pytest.mark.parametrize(("k", "n"), [(64, 128), (96, 264), (2880, 72), (32, 5)])
+@pytest.mark.parametrize("sizes", [(3, 0, 70, 1), (300, 1, 0, 129)], ids=["few", "many"])
+def test_mxfp4(
+    device: torch.device, dtype: torch.dtype, k: int, n: int, sizes: tuple[int, ...]
+) -> None:
+    ranges = [(begin + 4, end + 4) for begin, end in ranges_of(sizes)]
+    x = torch.randn(sum(sizes) + 7, k).to(dtype)
+    x[:4] = x[-3:] = float("nan")
+    w, values = in_mxfp4(len(sizes), n, k)
+    arguments = (x, *w, torch.tensor(ranges).int())
+    result = mx_grouped_linear(*(tensor.to(device) for tensor in arguments)).cpu()
+    expected = reference_linear(x.double(), values, ranges)
+    assert (result.dtype, result.shape) == (dtype, expected.shape)
+    assert_near(result, expected)
+
+
+def test_all_scales_of_mxfp4(device: torch.device) -> None:
+    """Each of 32 columns has one element, which is not 0; float32 has the values of most scales."""
+    exponents = torch.arange(256)
+    codes = torch.zeros(256, 32, 32, dtype=torch.long)
+    codes.diagonal(dim1=1, dim2=2).copy_(torch.arange(32) % 16)
+    w = (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8)
+    w_scale = exponents.to(torch.uint8)[:, None, None].expand(-1, 32, 1).contiguous()
+    # The larger the scales, the smaller the inputs: results are normal numbers.
+    x = torch.exp2((127 - exponents).clamp(-120, 120).double()).bfloat16()
+    ranges = torch.stack([exponents, exponents + 1], 1).int()
+    arguments = (x[:, None].expand(-1, 32).contiguous(), w, w_scale, ranges)
+    result = mx_grouped_linear(*(tensor.to(device) for tensor in arguments)).cpu().double()
+    codes = torch.arange(32) % 16
+    values = MX_VALUES.double()[codes % 8] * torch.where(codes < 8, 1, -1)
+    expected = values * x.double()[:, None] * torch.exp2(exponents.double() - 127)[:, None]
+    assert torch.equal(result[2:253], expected[2:253])
+    assert result[255].isnan().all()
+
+
+def test_scales_of_wrong_sizes(device: torch.device) -> None:
+    tensors, _ = with_scales("blocks", 4, 256, 136, 2)
+    x, w, x_scale, w_scale = (tensor.to(device) for tensor in tensors)
+    ranges = torch.zeros(2, 2, dtype=torch.int32, device=device)
+    with pytest.raises(ValueError, match="to be 1, 2 or 136, and 1 or 2, but got 3 and 2"):
+        scaled_grouped_linear(x, w, x_scale, w_scale[:, [0, 1, 1]], ranges)
+    with pytest.raises(ValueError, match=r"operand 3 \(w_scale\): expected dimension 2 to be 1"):
+        scaled_grouped_linear(x, w, x_scale[:, :1], w_scale, ranges)
 
 
 @for_each_function

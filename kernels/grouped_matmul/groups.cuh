@@ -6,9 +6,39 @@
 
 #include <cstdint>
 
+#include "kernels/grouped_matmul/scales.h"
+
 namespace torch_xla_ext::grouped_matmul {
 
 enum class Product { kMatmul, kLinear, kOuter };
+
+__host__ __device__ constexpr int CeilDiv(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+// The scales of XlaGpuScaledGroupedLinear (grouped_matmul.h).
+struct Scales {
+  const float* a;  // [m, blocks], or null if nothing has scales
+  const float* b;  // [groups, columns, blocks]
+  int n, columns, blocks;
+
+  __device__ int Block(int depth) const {
+    return blocks == 1 ? 0 : depth / kScaleBlock;
+  }
+  __device__ float OfA(int64_t row, int depth) const {
+    return __ldg(&a[row * blocks + Block(depth)]);
+  }
+  __device__ float OfB(int64_t group, int column, int depth) const {
+    const int of_column = columns == n   ? column
+                          : columns == 1 ? 0
+                                         : column / kScaleBlock;
+    return __ldg(&b[(group * columns + of_column) * blocks + Block(depth)]);
+  }
+};
+
+// In the place of the operands' dtype: that of the results for a, and MXFP4 for
+// b, which XlaGpuMxGroupedLinear converts.
+struct Mx {};
 
 // The product of a group is m x k by k x n. Of kMatmul and kLinear, m is the
 // group's number of rows: `m` is the number of all rows. Of kOuter, k is:
@@ -20,12 +50,10 @@ struct Arguments {
   void* out;           // [m, n], or of kOuter [groups, m, n]
   int m, n, k;
   int groups;
-  bool is_bf16;
+  bool is_bf16;  // the results, and operands without scales
+  Scales scales;
+  const uint8_t* exponents;  // of b in MXFP4, else null: [groups, n, k / 32]
 };
-
-__host__ __device__ constexpr int CeilDiv(int a, int b) {
-  return (a + b - 1) / b;
-}
 
 // Rows are divided into 2 * groups + 1 segments: those before group 0, those of
 // group 0, those between it and group 1, …, those behind the last group. Odd

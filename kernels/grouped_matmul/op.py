@@ -1,11 +1,12 @@
 """Matrix products of groups of rows, each with a matrix of its own: mixtures of experts."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.autograd.function import FunctionCtx
 
-from xla_kernels import define_operator
+from xla_kernels import Value, define_operator
 
 __all__ = [
     "group_ranges",
@@ -13,7 +14,13 @@ __all__ = [
     "grouped_linear_sum",
     "grouped_matmul",
     "grouped_outer",
+    "mx_grouped_linear",
+    "mx_grouped_linear_sum",
+    "scaled_grouped_linear",
+    "scaled_grouped_linear_sum",
 ]
+
+SCALE_BLOCK = 128  # elements with a scale in common
 
 # x and w, or x and y.
 _Gradient = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -88,6 +95,69 @@ define_operator(
         lambda grad, x, y, ranges: _matmul(x, grad, ranges),
     ),
     sharding_rule="_ m, _ n, e _ -> e m n",
+)
+
+
+def _check_scales(
+    target: str, x: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor, **others: Value
+) -> None:
+    (_, n, k), (_, n_scales, k_scales) = w.shape, w_scale.shape
+    n_blocks, k_blocks = -(-n // SCALE_BLOCK), -(-k // SCALE_BLOCK)
+    if n_scales not in (1, n_blocks, n) or k_scales not in (1, k_blocks):
+        raise ValueError(
+            f"{target}: operand 3 (w_scale): expected dimensions 1 and 2 to be 1, {n_blocks} or "
+            f"{n}, and 1 or {k_blocks}, but got {n_scales} and {k_scales}"
+        )
+
+
+def _scaled_rule(w: torch.Tensor, w_scale: torch.Tensor, **others: Value) -> str:
+    """Return the rule; devices may share dimensions with scales of blocks by whole blocks."""
+
+    def dimension(name: str, size: int, scales: int) -> tuple[str, str]:
+        if scales == 1:
+            return name, "_"
+        each = 1 if scales == size else SCALE_BLOCK
+        return ("_", "_") if size % each else (f"({name} {each})", name)
+
+    (_, n, k), (_, n_scales, k_scales) = w.shape, w_scale.shape
+    (n_dim, of_n), (k_dim, of_k) = dimension("n", n, n_scales), dimension("k", k, k_scales)
+    rows = ", _ _, _ _" if "position" in others else ""
+    sums = "e" if k_dim == "_" else "k e"
+    return (
+        f"_ {k_dim}, e {n_dim} {k_dim}, _ {of_k}, e {of_n} {of_k}, e _{rows}, _ -> _ {n_dim}; "
+        f"sum {sums}"
+    )
+
+
+_SCALED = "Tensor x, Tensor w, Tensor x_scale, Tensor w_scale, Tensor ranges"
+define_operator(
+    f"xla_gpu::scaled_grouped_linear({_SCALED}, Tensor like) -> Tensor",
+    target="XlaGpuScaledGroupedLinear",
+    environment=(),
+    check=partial(_check_scales, "XlaGpuScaledGroupedLinear"),
+    sharding_rule=_scaled_rule,
+)
+define_operator(
+    f"xla_gpu::scaled_grouped_linear_sum({_SCALED}, Tensor position, Tensor weights, Tensor like) "
+    "-> Tensor",
+    target="XlaGpuScaledGroupedLinearSum",
+    environment=(),
+    check=partial(_check_scales, "XlaGpuScaledGroupedLinearSum"),
+    sharding_rule=_scaled_rule,
+)
+
+_MX = "Tensor x, Tensor w, Tensor w_scale, Tensor ranges"
+define_operator(
+    f"xla_gpu::mx_grouped_linear({_MX}) -> Tensor",
+    target="XlaGpuMxGroupedLinear",
+    environment=(),
+    sharding_rule="_ (b 32), e n (b 16), e n b, e _ -> _ n; sum b e",
+)
+define_operator(
+    f"xla_gpu::mx_grouped_linear_sum({_MX}, Tensor position, Tensor weights) -> Tensor",
+    target="XlaGpuMxGroupedLinearSum",
+    environment=(),
+    sharding_rule="_ (b 32), e n (b 16), e n b, e _, _ _, _ _ -> _ n; sum b e",
 )
 
 
@@ -211,6 +281,159 @@ def grouped_linear_sum(
                 [20.]])
     """
     return torch.ops.xla_gpu.grouped_linear_sum(x, w, ranges, position, weights)
+
+
+def scaled_grouped_linear(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    x_scale: torch.Tensor,
+    w_scale: torch.Tensor,
+    ranges: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """Multiply groups of rows in fp8, with scales: ``torch.ops.xla_gpu.scaled_grouped_linear``.
+
+    It is `grouped_linear` of ``x * x_scale`` and ``w * w_scale``, whose elements are never stored.
+    Along k, scales are of blocks of 128 elements or of all; along n, of blocks of 128, of each, or
+    of all. With one group it is the product of a linear layer. It has no derivatives.
+
+    Args:
+        x: float8_e4m3fn [num_rows, k], for instance of `quantize_rows`.
+        w: float8_e4m3fn [num_groups, n, k]; at most 1024 groups.
+        x_scale: float32 [num_rows, k_scales]; k_scales is 1 or ``ceil(k / 128)``.
+        w_scale: float32 [num_groups, n_scales, k_scales]; n_scales is 1, ``ceil(n / 128)`` or n.
+        ranges: int32 [num_groups, 2], as of `grouped_matmul`.
+        dtype: of the results, float16, bfloat16 or float32.
+
+    Returns:
+        [num_rows, n], of that dtype, with sums in float32.
+
+    Raises:
+        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        NotImplementedError: autograd would record the call.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.5], [2.0, 0.0]], device="xla")
+        >>> x, x_scale = torch.ops.xla_gpu.quantize_rows(x, 1e-5)
+        >>> w = torch.ones(1, 1, 2, device="xla").to(torch.float8_e4m3fn)
+        >>> w_scale = torch.full((1, 1, 1), 10.0, device="xla")
+        >>> ranges = group_ranges(torch.tensor([2], device="xla"))
+        >>> scaled_grouped_linear(x, w, x_scale[:, None], w_scale, ranges).cpu()
+        tensor([[15.],
+                [20.]], dtype=torch.bfloat16)
+    """
+    like = x_scale.new_empty(0, dtype=dtype)
+    return torch.ops.xla_gpu.scaled_grouped_linear(x, w, x_scale, w_scale, ranges, like)
+
+
+def scaled_grouped_linear_sum(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    x_scale: torch.Tensor,
+    w_scale: torch.Tensor,
+    ranges: torch.Tensor,
+    position: torch.Tensor,
+    weights: torch.Tensor,
+    dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """Add rows of products in fp8: ``torch.ops.xla_gpu.scaled_grouped_linear_sum``.
+
+    It adds rows of `scaled_grouped_linear`, whose first five arguments and `dtype` it has, as
+    `grouped_linear_sum` adds those of `grouped_linear`, with its `position` and `weights`.
+
+    Returns:
+        [num_sums, n], of that dtype. Products have it, too, and sums are in float32.
+
+    Raises:
+        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        NotImplementedError: autograd would record the call.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 0.5], [2.0, 0.0]], device="xla")
+        >>> x, x_scale = torch.ops.xla_gpu.quantize_rows(x, 1e-5)
+        >>> w = torch.ones(1, 1, 2, device="xla").to(torch.float8_e4m3fn)
+        >>> w_scale = torch.full((1, 1, 1), 10.0, device="xla")
+        >>> ranges = group_ranges(torch.tensor([2], device="xla"))
+        >>> position = torch.tensor([[0, 1]], dtype=torch.int32, device="xla")
+        >>> weights = torch.tensor([[2.0, 0.5]], device="xla")
+        >>> scaled_grouped_linear_sum(
+        ...     x, w, x_scale[:, None], w_scale, ranges, position, weights
+        ... ).cpu()
+        tensor([[40.]], dtype=torch.bfloat16)
+    """
+    like = x_scale.new_empty(0, dtype=dtype)
+    return torch.ops.xla_gpu.scaled_grouped_linear_sum(
+        x, w, x_scale, w_scale, ranges, position, weights, like
+    )
+
+
+def mx_grouped_linear(
+    x: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor, ranges: torch.Tensor
+) -> torch.Tensor:
+    """Multiply groups of rows by weights in MXFP4: ``torch.ops.xla_gpu.mx_grouped_linear``.
+
+    It is `grouped_linear` of the weights' values, which are never stored. 32 elements along k, of
+    four bits (E2M1) each, have a power of two as their scale (E8M0), as in the OCP Microscaling
+    Formats (MX) Specification 1.0 and gpt-oss's checkpoints. It has no derivatives.
+
+    Args:
+        x: [num_rows, k], float16, bfloat16 or float32; on Hopper, bfloat16 is fast.
+        w: uint8 [num_groups, n, k / 2], two elements a byte, the first one in the low bits; at most
+            1024 groups. On the CPU and CUDA also float4_e2m1fn_x2.
+        w_scale: uint8 [num_groups, n, k / 32], whose e is the scale 2^(e - 127), and NaN of 255. On
+            the CPU and CUDA also float8_e8m0fnu.
+        ranges: int32 [num_groups, 2], as of `grouped_matmul`.
+
+    Returns:
+        [num_rows, n], of the dtype of `x`, with sums in float32.
+
+    Raises:
+        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        NotImplementedError: autograd would record the call.
+
+    Example:
+        >>> x = torch.ones(2, 32, device="xla")
+        >>> w = torch.full((1, 1, 16), 0x42, dtype=torch.uint8, device="xla")  # 1 and 2, in turn
+        >>> w_scale = torch.full((1, 1, 1), 128, dtype=torch.uint8, device="xla")
+        >>> ranges = group_ranges(torch.tensor([1], device="xla"))
+        >>> mx_grouped_linear(x, w, w_scale, ranges).cpu()
+        tensor([[96.],
+                [ 0.]])
+    """
+    return torch.ops.xla_gpu.mx_grouped_linear(x, w, w_scale, ranges)
+
+
+def mx_grouped_linear_sum(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    w_scale: torch.Tensor,
+    ranges: torch.Tensor,
+    position: torch.Tensor,
+    weights: torch.Tensor,
+) -> torch.Tensor:
+    """Add rows of products with MXFP4: ``torch.ops.xla_gpu.mx_grouped_linear_sum``.
+
+    It adds rows of `mx_grouped_linear`, whose arguments it has, as `grouped_linear_sum` adds those
+    of `grouped_linear`, with its `position` and `weights`.
+
+    Returns:
+        [num_sums, n], of the dtype of `x`. Products have it, too, and sums are in float32.
+
+    Raises:
+        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        NotImplementedError: autograd would record the call.
+
+    Example:
+        >>> x = torch.ones(2, 32, device="xla")
+        >>> w = torch.full((1, 1, 16), 0x42, dtype=torch.uint8, device="xla")  # 1 and 2, in turn
+        >>> w_scale = torch.full((1, 1, 1), 127, dtype=torch.uint8, device="xla")
+        >>> ranges = group_ranges(torch.tensor([2], device="xla"))
+        >>> position = torch.tensor([[0, 1]], dtype=torch.int32, device="xla")
+        >>> weights = torch.tensor([[1.0, 0.5]], device="xla")
+        >>> mx_grouped_linear_sum(x, w, w_scale, ranges, position, weights).cpu()
+        tensor([[72.]])
+    """
+    return torch.ops.xla_gpu.mx_grouped_linear_sum(x, w, w_scale, ranges, position, weights)
 
 
 def grouped_outer(x: torch.Tensor, y: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,8 @@
 #ifndef KERNELS_GROUPED_MATMUL_SIMPLE_CUH_
 #define KERNELS_GROUPED_MATMUL_SIMPLE_CUH_
 
+#include <type_traits>
+
 #include "kernels/common/vector.cuh"
 #include "kernels/grouped_matmul/groups.cuh"
 
@@ -24,25 +26,32 @@ __device__ inline T FromFloat(float x) {
 }
 
 // A matrix of `rows` times kDepth elements, of which those outside of the
-// limits are zeros, in shared memory with the depth first.
-template <typename T>
-__device__ inline void Load(float (&to)[kDepth][kTile + 1], const T* from,
-                            int64_t row_stride, int64_t depth_stride, int row,
-                            int row_end, int depth, int depth_end) {
+// limits are zeros, in shared memory with the depth first. Neighboring threads
+// load elements along the depth or along the rows.
+template <typename Element>
+__device__ inline void Load(float (&to)[kDepth][kTile + 1], bool along_depth,
+                            int row, int row_end, int depth, int depth_end,
+                            const Element& element) {
   for (int i = threadIdx.x; i < kTile * kDepth; i += kThreads) {
-    // Neighboring threads load neighboring elements.
-    const int r = depth_stride == 1 ? i / kDepth : i % kTile;
-    const int d = depth_stride == 1 ? i % kDepth : i / kTile;
+    const int r = along_depth ? i / kDepth : i % kTile;
+    const int d = along_depth ? i % kDepth : i / kTile;
     const bool exists = row + r < row_end && depth + d < depth_end;
-    to[d][r] =
-        exists
-            ? ToFloat(from[(row + r) * row_stride + (depth + d) * depth_stride])
-            : 0.0f;
+    to[d][r] = exists ? element(row + r, depth + d) : 0;
   }
 }
 
-// A thread computes 4 x 4 elements.
-template <typename T, Product kProduct>
+// The value of an element in MXFP4: the bits of 2^126 times less.
+__device__ inline float MxToFloat(int code, int exponent) {
+  const float value = __uint_as_float((code & 7) << 22) * 0x1p126f;
+  const float scale = exponent == 0     ? 0x1p-127f
+                      : exponent == 255 ? __uint_as_float(0x7fffffff)
+                                        : __uint_as_float(exponent << 23);
+  return (code & 8 ? -value : value) * scale;
+}
+
+// A thread computes 4 x 4 elements. Operands of another dtype than the results,
+// In, have scales.
+template <typename In, typename T, Product kProduct>
 __global__ void __launch_bounds__(kThreads)
     Kernel(const __grid_constant__ Arguments arguments) {
   extern __shared__ int2 segments[];
@@ -56,17 +65,35 @@ __global__ void __launch_bounds__(kThreads)
   for (int index = blockIdx.x; index < count; index += gridDim.x) {
     const Tile tile = tiles.Get(index);
     float sums[4][4] = {};
-    const T* const a_data = static_cast<const T*>(arguments.a);
-    const T* b_data = static_cast<const T*>(arguments.b);
-    if (kProduct != Product::kOuter) b_data += tile.group * k * n;
+    using A = std::conditional_t<std::is_same_v<In, Mx>, T, In>;
+    const auto of_a = [&](int row, int depth) {
+      const int64_t at =
+          kProduct == Product::kOuter ? depth * m + row : row * k + depth;
+      const float value = ToFloat(static_cast<const A*>(arguments.a)[at]);
+      if constexpr (std::is_same_v<A, T>) return value;
+      return value * arguments.scales.OfA(row, depth);
+    };
+    const auto of_b = [&](int column, int depth) {
+      const int64_t group = kProduct == Product::kOuter ? 0 : tile.group;
+      const int64_t at = kProduct == Product::kLinear
+                             ? (group * n + column) * k + depth
+                             : (group * k + depth) * n + column;
+      if constexpr (std::is_same_v<In, Mx>) {
+        const int byte = static_cast<const uint8_t*>(arguments.b)[at / 2];
+        return MxToFloat(depth % 2 ? byte >> 4 : byte,
+                         arguments.exponents[at / kMxBlock]);
+      } else {
+        const float value = ToFloat(static_cast<const In*>(arguments.b)[at]);
+        if constexpr (std::is_same_v<In, T>) return value;
+        return value * arguments.scales.OfB(tile.group, column, depth);
+      }
+    };
     for (int depth = tile.k_begin; depth < tile.k_end; depth += kDepth) {
       __syncthreads();
-      Load(a, a_data, kProduct == Product::kOuter ? 1 : k,
-           kProduct == Product::kOuter ? m : 1, tile.row, tile.row_end, depth,
-           tile.k_end);
-      Load(b, b_data, kProduct == Product::kLinear ? k : 1,
-           kProduct == Product::kLinear ? 1 : n, tile.column, arguments.n,
-           depth, tile.k_end);
+      Load(a, kProduct != Product::kOuter, tile.row, tile.row_end, depth,
+           tile.k_end, of_a);
+      Load(b, kProduct == Product::kLinear, tile.column, arguments.n, depth,
+           tile.k_end, of_b);
       __syncthreads();
 #pragma unroll
       for (int d = 0; d < kDepth; ++d) {

@@ -1,14 +1,11 @@
 // XlaGpuKvCacheUpdate and XlaGpuKvPagesUpdate for CUDA.
-#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <type_traits>
 
-#include "kernels/common/vector.cuh"
+#include "kernels/kv_cache_update/convert.cuh"
 #include "kernels/kv_cache_update/kv_cache_update.h"
+#include "kernels/kv_cache_update/slots.cuh"
 #include "torch_xla_ext/cuda_status.h"
 
 namespace torch_xla_ext::kv_cache_update {
@@ -20,76 +17,13 @@ constexpr int kThreads = 256;
 constexpr int64_t kManyVectors = 1 << 18;
 constexpr int64_t kMaxBlocks = int64_t{1} << 20;
 
-// Division by a scale, rounded exactly like x / scale.
-struct Scale {
-  float value;
-  float inverse;  // 0: too large or too small for DivideFast
-
-  explicit Scale(double scale)
-      : value(static_cast<float>(scale)), inverse(1 / value) {
-    const float size = std::abs(value);
-    if (!(size > 1e-30f && size < 1e30f)) inverse = 0;
-  }
-  // A quotient and its correction (Markstein 1990), unless the result in
-  // F8E4M3FN is 0 or the largest value: there, the remainder may be out of
-  // float's range.
-  __device__ float DivideFast(float x) const {
-    const float quotient = x * inverse;
-    const float size = fabsf(quotient);
-    const float rest = fmaf(-quotient, value, x);
-    return size > 1e-6f && size < 1e6f ? fmaf(rest, inverse, quotient)
-                                       : quotient;
-  }
-  __device__ float DivideSlowly(float x) const { return x / value; }
-};
-
-// kCount values as Cs; only those of F8E4M3FN are divided by the scale.
-template <typename C, typename T, int kCount>
-__device__ Vector<C, kCount> Convert(const Vector<T, kCount>& from,
-                                     const Scale& scale) {
-  Vector<C, kCount> to;
-  if constexpr (std::is_same_v<C, T>) {
-    to = from;
-  } else if constexpr (std::is_same_v<C, __nv_fp8_e4m3>) {
-    if (scale.inverse != 0) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        to.values[i].__x =
-            __nv_cvt_float_to_fp8(scale.DivideFast(ToFloat(from.values[i])),
-                                  __NV_SATFINITE, __NV_E4M3);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        to.values[i].__x =
-            __nv_cvt_float_to_fp8(scale.DivideSlowly(ToFloat(from.values[i])),
-                                  __NV_SATFINITE, __NV_E4M3);
-      }
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const float value = ToFloat(from.values[i]);
-      if constexpr (std::is_same_v<C, float>) {
-        to.values[i] = value;
-      } else if constexpr (std::is_same_v<C, __half>) {
-        to.values[i] = __float2half_rn(value);
-      } else {
-        to.values[i] = __float2bfloat16_rn(value);
-      }
-    }
-  }
-  return to;
-}
-
 struct UpdateArgs {
   explicit UpdateArgs(const KvCacheUpdateParams& params)
       : key_scale(params.key_scale), value_scale(params.value_scale) {}
 
-  const void* key;           // T[num_tokens, num_kv_heads, head_dim]
-  const void* value;         // the same
-  const void* slot_mapping;  // S32 or S64 [num_tokens]
-  bool wide_slots;
+  const void* key;    // T[num_tokens, num_kv_heads, head_dim]
+  const void* value;  // the same
+  Integers slots;     // [num_tokens]
   // The beginning of the caches' rows of slot 0 and kv head 0.
   void* key_cache;
   void* value_cache;
@@ -101,11 +35,6 @@ struct UpdateArgs {
   int64_t head_stride;
   Scale key_scale;
   Scale value_scale;
-
-  __device__ int64_t Slot(int64_t token) const {
-    return wide_slots ? static_cast<const int64_t*>(slot_mapping)[token]
-                      : static_cast<const int32_t*>(slot_mapping)[token];
-  }
 };
 
 // The unit of work is a vector of kCount elements of a token's keys and of its
@@ -141,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
         token = index / token_vectors;
         vector = static_cast<uint32_t>(index % token_vectors);
       }
-      const int64_t slot = args.Slot(token);
+      const int64_t slot = args.slots[token];
       if (slot < 0 || slot >= args.num_slots) continue;
       keys[i] = key[index];
       values[i] = value[index];
@@ -156,21 +85,6 @@ __global__ void __launch_bounds__(kThreads)
           Convert<C>(keys[i], args.key_scale);
       *reinterpret_cast<To*>(static_cast<C*>(args.value_cache) + offsets[i]) =
           Convert<C>(values[i], args.value_scale);
-    }
-  }
-}
-
-// A slot beyond the cache is an error; a negative one means "skip this token".
-__global__ void ReportOutOfRangeKernel(UpdateArgs args, bool pages) {
-  const int64_t tile = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t token = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-       token < args.num_tokens; token += tile) {
-    const int64_t slot = args.Slot(token);
-    if (slot >= args.num_slots) {
-      printf(
-          "XlaGpuKv%sUpdate: slot_mapping[%lld] = %lld is not in [0, %lld)\n",
-          pages ? "Pages" : "Cache", static_cast<long long>(token),
-          static_cast<long long>(slot), static_cast<long long>(args.num_slots));
     }
   }
 }
@@ -241,17 +155,14 @@ Status LaunchUpdate(cudaStream_t stream, AnyBuffer key, AnyBuffer value,
   }
   args.key = key.untyped_data();
   args.value = value.untyped_data();
-  args.slot_mapping = slot_mapping.untyped_data();
-  args.wide_slots = slot_mapping.dtype() == S64;
+  args.slots = Integers(slot_mapping);
   args.num_tokens = key.dim(0);
   args.num_kv_heads = static_cast<uint32_t>(key.dim(1));
   args.head_dim = static_cast<uint32_t>(key.dim(2));
   if (params.report_out_of_range) {
-    const int64_t blocks = (args.num_tokens + kThreads - 1) / kThreads;
-    ReportOutOfRangeKernel<<<static_cast<unsigned>(
-                                 std::min(blocks, kMaxBlocks)),
-                             kThreads, 0, stream>>>(args, pages);
-    XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
+    XLA_KERNEL_RETURN_IF_ERROR(
+        ReportOutOfRange(stream, pages ? Target::kPages : Target::kCache,
+                         args.slots, args.num_tokens, args.num_slots));
   }
   switch (key.dtype()) {
     case F16:

@@ -1,5 +1,5 @@
-// XlaGpuKvCacheUpdate and XlaGpuKvPagesUpdate: write the keys and values of new
-// tokens into a paged cache, in place.
+// XlaGpuKvCacheUpdate, XlaGpuKvPagesUpdate and XlaGpuRopeKvPagesUpdate: write
+// the keys and values of new tokens into a paged cache, in place.
 //
 // Token t goes to row slot % block_size of block slot / block_size, where slot
 // = slot_mapping[t]. Slots that are negative, or beyond the cache, are skipped.
@@ -9,6 +9,9 @@
 //
 // In kv pages, the cache of ragged_paged_attention, the keys of kv head g are
 // head 2 g, and its values head 2 g + 1.
+//
+// XlaGpuRopeKvPagesUpdate rotates queries and keys first. Each shard of a token
+// has its query heads, its key heads and its value heads, one after another.
 #ifndef KERNELS_KV_CACHE_UPDATE_KV_CACHE_UPDATE_H_
 #define KERNELS_KV_CACHE_UPDATE_KV_CACHE_UPDATE_H_
 
@@ -32,6 +35,36 @@ inline constexpr Signature kKvPagesUpdate = ParseSignature(
     "kv_pages: C[num_pages, page_size, 2 * num_kv_heads, head_dim]) -> "
     "(kv_pages) "
     "where T: F16 | BF16 | F32, C: T | F8E4M3FN, I: S32 | S64");
+
+inline constexpr Signature kRopeKvPagesUpdate = ParseSignature(
+    "XlaGpuRopeKvPagesUpdate(qkv: T[num_tokens, shards, heads, head_dim], "
+    "positions: I[num_tokens], slot_mapping: I[num_tokens], "
+    "cos_sin: T[num_positions, rotary_dim], "
+    "kv_pages: C[num_pages, page_size, 2 * num_kv_heads, head_dim]) -> "
+    "(query: T[num_tokens, shards, query_heads, head_dim], kv_pages) "
+    "where T: F16 | BF16 | F32, C: T | F8E4M3FN, I: S32 | S64");
+
+// Checks the heads of XlaGpuRopeKvPagesUpdate.
+inline Status CheckRope(const AnyBuffer& qkv, const AnyBuffer& cos_sin,
+                        const AnyBuffer& kv_pages, int64_t query_heads) {
+  const int64_t of_shard = kv_pages.dim(2) / qkv.dim(1);
+  if (kv_pages.dim(2) != qkv.dim(1) * of_shard || of_shard % 2 != 0 ||
+      query_heads != qkv.dim(2) - of_shard) {
+    return Status::Error("kv_pages: expected ", qkv.dim(1),
+                         " shards of 2 * num_kv_heads heads, and ", qkv.dim(2),
+                         " heads to be theirs and those of the query, but got ",
+                         kv_pages.dim(2), " heads and ", query_heads,
+                         " of the query");
+  }
+  if (cos_sin.dim(0) == 0 || cos_sin.dim(1) % 2 != 0 || qkv.dim(3) % 2 != 0 ||
+      cos_sin.dim(1) > qkv.dim(3)) {
+    return Status::Error("cos_sin: expected rows of an even number of elements",
+                         ", at most those of a head, but got ", cos_sin.dim(0),
+                         " rows of ", cos_sin.dim(1), " for heads of ",
+                         qkv.dim(3));
+  }
+  return Status::Ok();
+}
 
 struct KvCacheUpdateParams {
   double key_scale;  // 1 unless the cache is F8E4M3FN

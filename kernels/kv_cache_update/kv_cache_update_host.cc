@@ -1,5 +1,8 @@
-// XlaGpuKvCacheUpdate and XlaGpuKvPagesUpdate for the CPU.
+// XlaGpuKvCacheUpdate, XlaGpuKvPagesUpdate and XlaGpuRopeKvPagesUpdate for the
+// CPU.
+#include <algorithm>
 #include <cstdio>
+#include <vector>
 
 #include "kernels/common/host_floats.h"
 #include "kernels/kv_cache_update/kv_cache_update.h"
@@ -16,14 +19,14 @@ struct Rows {
   int64_t token_stride;
 };
 
-int64_t Slot(AnyBuffer slot_mapping, int64_t token) {
-  return slot_mapping.dtype() == S32 ? slot_mapping.data<int32_t>()[token]
-                                     : slot_mapping.data<int64_t>()[token];
+int64_t Integer(AnyBuffer integers, int64_t token) {
+  return integers.dtype() == S32 ? integers.data<int32_t>()[token]
+                                 : integers.data<int64_t>()[token];
 }
 
 void Report(const char* target, AnyBuffer slot_mapping, int64_t num_slots) {
   for (int64_t t = 0; t < slot_mapping.dim(0); ++t) {
-    const int64_t slot = Slot(slot_mapping, t);
+    const int64_t slot = Integer(slot_mapping, t);
     if (slot < num_slots) continue;
     std::fprintf(stderr,
                  "%s: slot_mapping[%lld] is %lld, which is not in [0, %lld): "
@@ -42,7 +45,7 @@ void Write(AnyBuffer in, AnyBuffer slot_mapping, int64_t num_slots,
       using T = decltype(t);
       using C = decltype(c);
       for (int64_t token = 0; token < in.dim(0); ++token) {
-        const int64_t slot = Slot(slot_mapping, token);
+        const int64_t slot = Integer(slot_mapping, token);
         if (slot < 0 || slot >= num_slots) continue;
         for (int64_t head = 0; head < num_heads; ++head) {
           const T* from = in.data<T>() + (token * num_heads + head) * head_dim;
@@ -96,6 +99,80 @@ Status KvPagesUpdateOnHost(AnyBuffer key, AnyBuffer value,
   return Status::Ok();
 }
 
+// The rotated elements of a head, or its elements if cos_sin is null.
+template <typename T>
+void Rotate(const T* in, const T* cos_sin, int64_t rotary_dim, int64_t head_dim,
+            T* out) {
+  std::copy(in, in + head_dim, out);
+  if (cos_sin == nullptr) return;
+  const int64_t half = rotary_dim / 2;
+  for (int64_t d = 0; d < half; ++d) {
+    const float x = static_cast<float>(in[d]);
+    const float y = static_cast<float>(in[d + half]);
+    const float cos = static_cast<float>(cos_sin[d]);
+    const float sin = static_cast<float>(cos_sin[d + half]);
+    out[d] = FromFloat<T>(x * cos - y * sin);
+    out[d + half] = FromFloat<T>(y * cos + x * sin);
+  }
+}
+
+Status RopeKvPagesUpdateOnHost(AnyBuffer qkv, AnyBuffer positions,
+                               AnyBuffer slot_mapping, AnyBuffer cos_sin,
+                               AnyBuffer kv_pages, AnyResult query,
+                               AnyResult new_kv_pages,
+                               const KvCacheUpdateParams& params) {
+  if (qkv.size() == 0) return Status::Ok();
+  XLA_KERNEL_RETURN_IF_ERROR(CheckRope(qkv, cos_sin, kv_pages, query.dim(2)));
+  const int64_t num_slots = kv_pages.dim(0) * kv_pages.dim(1);
+  if (params.report_out_of_range) {
+    Report("XlaGpuRopeKvPagesUpdate", slot_mapping, num_slots);
+  }
+  const int64_t shards = qkv.dim(1), heads = qkv.dim(2), head_dim = qkv.dim(3);
+  const int64_t query_heads = query.dim(2);
+  const int64_t kv_heads = (heads - query_heads) / 2;
+  const int64_t rotary_dim = cos_sin.dim(1);
+  VisitFloat(qkv.dtype(), [&](auto t) {
+    VisitFloat(kv_pages.dtype(), [&](auto c) {
+      using T = decltype(t);
+      using C = decltype(c);
+      std::vector<T> rotated(head_dim);
+      for (int64_t row = 0; row < qkv.dim(0) * shards * heads; ++row) {
+        const int64_t token = row / heads / shards,
+                      shard = row / heads % shards;
+        const int64_t head = row % heads;
+        const bool is_query = head < query_heads;
+        const bool is_value = head >= query_heads + kv_heads;
+        const int64_t position =
+            std::min(std::max(Integer(positions, token), int64_t{0}),
+                     cos_sin.dim(0) - 1);
+        Rotate(qkv.data<T>() + row * head_dim,
+               is_value ? nullptr : cos_sin.data<T>() + position * rotary_dim,
+               rotary_dim, head_dim, rotated.data());
+        if (is_query) {
+          std::copy(
+              rotated.begin(), rotated.end(),
+              query.data<T>() +
+                  ((token * shards + shard) * query_heads + head) * head_dim);
+          continue;
+        }
+        const int64_t slot = Integer(slot_mapping, token);
+        if (slot < 0 || slot >= num_slots) continue;
+        const int64_t kv_head = head - query_heads - (is_value ? kv_heads : 0);
+        C* const to =
+            new_kv_pages.data<C>() +
+            (((slot * shards + shard) * kv_heads + kv_head) * 2 + is_value) *
+                head_dim;
+        const float scale = static_cast<float>(is_value ? params.value_scale
+                                                        : params.key_scale);
+        for (int64_t d = 0; d < head_dim; ++d) {
+          to[d] = FromFloat<C>(static_cast<float>(rotated[d]) / scale);
+        }
+      }
+    });
+  });
+  return Status::Ok();
+}
+
 }  // namespace
 }  // namespace torch_xla_ext::kv_cache_update
 
@@ -105,3 +182,6 @@ XLA_KERNEL_HOST(XlaGpuKvCacheUpdate,
 XLA_KERNEL_HOST(XlaGpuKvPagesUpdate,
                 torch_xla_ext::kv_cache_update::kKvPagesUpdate,
                 torch_xla_ext::kv_cache_update::KvPagesUpdateOnHost);
+XLA_KERNEL_HOST(XlaGpuRopeKvPagesUpdate,
+                torch_xla_ext::kv_cache_update::kRopeKvPagesUpdate,
+                torch_xla_ext::kv_cache_update::RopeKvPagesUpdateOnHost);

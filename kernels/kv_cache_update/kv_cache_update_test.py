@@ -5,7 +5,7 @@ import torch
 from testing.paged import FP8
 from testing.xla import XLAC
 
-from torch_xla_ext.ops import kv_cache_update, kv_pages_update
+from torch_xla_ext.ops import kv_cache_update, kv_pages_update, rope_kv_pages_update
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 for_each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -141,7 +141,83 @@ def test_one_slot_twice(device: torch.device) -> None:
         assert cache.cpu()[0, 3].unique().tolist() in ([1.0], [2.0])
 
 
-@pytest.mark.parametrize("target", ["XlaGpuKvCacheUpdate", "XlaGpuKvPagesUpdate"])
+@pytest.mark.parametrize("cache_dtype", [None, FP8], ids=str)
+@pytest.mark.parametrize(
+    ("shards", "query_heads", "kv_heads", "head_dim", "rotary_dim"),
+    [(1, 4, 1, 128, 128), (2, 3, 2, 64, 32), (4, 2, 1, 14, 6), (1, 1, 1, 2, 2)],
+)
+@for_each_dtype
+def test_rotation(
+    device: torch.device,
+    shards: int,
+    query_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    rotary_dim: int,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype | None,
+) -> None:
+    tokens, page_size = 21, 8
+    qkv = torch.randn(tokens, shards, query_heads + 2 * kv_heads, head_dim).to(dtype)
+    angles = torch.rand(50, rotary_dim // 2) * 6
+    cos_sin = torch.cat([angles.cos(), angles.sin()], dim=-1).to(dtype)
+    positions = torch.randint(50, (tokens,))
+    slots = torch.randperm(5 * page_size)[:tokens]
+    slots[[3, 7]] = torch.tensor([-1, 5 * page_size])
+    pages = torch.randn(5, page_size, 2 * shards * kv_heads, head_dim).to(cache_dtype or dtype)
+    scales = (None, None) if cache_dtype is None else (0.5, 2.0)
+
+    cos, sin = (half[:, None, None] for half in cos_sin.float()[positions].chunk(2, dim=-1))
+    rotated, rest = qkv.float().split([rotary_dim, head_dim - rotary_dim], dim=-1)
+    x, y = rotated.chunk(2, dim=-1)
+    rotated = torch.cat([x * cos - y * sin, y * cos + x * sin, rest], dim=-1).to(dtype)
+    keys = rotated[:, :, query_heads : query_heads + kv_heads].flatten(1, 2)
+    values = qkv[:, :, query_heads + kv_heads :].flatten(1, 2)
+    expected = torch.stack(
+        [
+            written(pages[:, :, i::2], new, slots, scales[i] or 1)
+            for i, new in enumerate((keys, values))
+        ],
+        dim=3,
+    ).flatten(2, 3)
+
+    for place in (device, "cpu"):
+        inputs = [x.to(place) for x in (qkv, positions, slots, cos_sin)]
+        updated = pages.to(place, copy=True)
+        query = rope_kv_pages_update(*inputs, updated, *scales)
+        tolerances = {"rtol": 1e-2, "atol": 1e-5}  # where a number is rounded to the other side
+        whole = rotated[:, :, :query_heads].flatten(1, 2)
+        torch.testing.assert_close(query.cpu(), whole, **tolerances)
+        assert torch.equal(bits(updated[:, :, 1::2]), bits(expected[:, :, 1::2]))
+        if cache_dtype is None:
+            torch.testing.assert_close(updated.cpu(), expected, **tolerances)
+        else:
+            steps = bits(updated).int() - bits(expected).int()
+            assert steps.abs().max() <= 1
+
+
+def test_positions_out_of_range(device: torch.device) -> None:
+    qkv = torch.ones(2, 1, 3, 4, device=device)
+    cos_sin = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], device=device)
+    slots = torch.tensor([-1, -1], device=device)
+    pages = torch.zeros(1, 8, 2, 4, device=device)
+    positions = torch.tensor([-5, 9], device=device)
+    query = rope_kv_pages_update(qkv, positions, slots, cos_sin, pages)
+    assert query.cpu()[:, 0].tolist() == [[1, 1, 1, 1], [-1, -1, 1, 1]]
+
+
+def test_rotation_refuses_other_shapes(device: torch.device) -> None:
+    qkv, slots = torch.ones(2, 2, 3, 4, device=device), torch.tensor([0, 1], device=device)
+    pages, cos_sin = torch.zeros(1, 8, 4, 4, device=device), torch.ones(3, 4, device=device)
+    with pytest.raises(ValueError, match="kv_pages: expected 2"):
+        rope_kv_pages_update(qkv, slots, slots, cos_sin, pages[:, :, :2])
+    with pytest.raises(ValueError, match="cos_sin: expected at least one row"):
+        rope_kv_pages_update(qkv, slots, slots, torch.ones(3, 6, device=device), pages)
+
+
+@pytest.mark.parametrize(
+    "target", ["XlaGpuKvCacheUpdate", "XlaGpuKvPagesUpdate", "XlaGpuRopeKvPagesUpdate"]
+)
 def test_kernels_are_registered(target: str) -> None:
     for platform in ("Host", "CUDA"):
         assert target in XLAC._xla_registered_custom_call_targets(platform)

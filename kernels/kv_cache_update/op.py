@@ -2,14 +2,15 @@
 
 import torch
 
-from xla_kernels import Value, define_in_place_operator
+from xla_kernels import Value, define_in_place_operator, define_operator
 
 from . import _paged
 
-__all__ = ["kv_cache_update", "kv_pages_update"]
+__all__ = ["kv_cache_update", "kv_pages_update", "rope_kv_pages_update"]
 
 CACHE_TARGET = "XlaGpuKvCacheUpdate"
 PAGES_TARGET = "XlaGpuKvPagesUpdate"
+ROPE_TARGET = "XlaGpuRopeKvPagesUpdate"
 
 
 def _check_cache(
@@ -29,6 +30,42 @@ def _check_pages(
     operator = "xla_gpu::kv_pages_update"
     _paged.require_scale(operator, "k_scale", k_scale, kv_pages)
     _paged.require_scale(operator, "v_scale", v_scale, kv_pages)
+
+
+def _check_rope(
+    qkv: torch.Tensor,
+    cos_sin: torch.Tensor,
+    kv_pages: torch.Tensor,
+    k_scale: float | None,
+    v_scale: float | None,
+    **others: Value,
+) -> None:
+    operator = "xla_gpu::rope_kv_pages_update"
+    _paged.require_scale(operator, "k_scale", k_scale, kv_pages)
+    _paged.require_scale(operator, "v_scale", v_scale, kv_pages)
+    shards, heads, head_dim = qkv.shape[1:]
+    if kv_pages.shape[2] % (2 * shards) or _num_query_heads(qkv, kv_pages) <= 0:
+        raise ValueError(
+            f"{operator}: kv_pages: expected 2 * num_kv_heads heads, num_kv_heads a multiple of "
+            f"the {shards} shards of qkv, of whose {heads} heads some are left for the query, but "
+            f"got {kv_pages.shape[2]}"
+        )
+    rotary_dim = cos_sin.shape[1]
+    if rotary_dim % 2 or head_dim % 2 or rotary_dim > head_dim or not cos_sin.shape[0]:
+        raise ValueError(
+            f"{operator}: cos_sin: expected at least one row, of an even number of elements, at "
+            f"most the head_dim {head_dim}, which is even, but got {tuple(cos_sin.shape)}"
+        )
+
+
+def _num_query_heads(qkv: torch.Tensor, kv_pages: torch.Tensor) -> int:
+    """Return how many heads of a shard are the query's."""
+    return qkv.shape[2] - kv_pages.shape[2] // qkv.shape[1]
+
+
+def _rope_rule(qkv: torch.Tensor, kv_pages: torch.Tensor, **others: Value) -> str:
+    pages = f"_ _ (s {kv_pages.shape[2] // qkv.shape[1]}) _"
+    return f"_ s _ _, _, _, _ _, {pages} -> _ s _ _, {pages}"
 
 
 def _attributes(
@@ -58,6 +95,17 @@ define_in_place_operator(
     check=_check_pages,
     attributes=lambda k_scale, v_scale, **others: _attributes(k_scale, v_scale),
     sharding_rule="_ k _, _ k _, _, _ _ (k 2) _ -> _ _ (k 2) _",
+)
+define_operator(
+    "xla_gpu::rope_kv_pages_update(Tensor qkv, Tensor positions, Tensor slot_mapping, "
+    "Tensor cos_sin, Tensor kv_pages, float? k_scale=None, float? v_scale=None) "
+    "-> (Tensor, Tensor)",
+    target=ROPE_TARGET,
+    environment=(_paged.REPORT_ENVIRONMENT,),
+    check=_check_rope,
+    attributes=lambda k_scale, v_scale, **others: _attributes(k_scale, v_scale),
+    sizes=lambda qkv, kv_pages, **others: {"query_heads": _num_query_heads(qkv, kv_pages)},
+    sharding_rule=_rope_rule,
 )
 
 
@@ -136,3 +184,54 @@ def kv_pages_update(
                 [2., 2., 2., 2.]], device='xla:0')
     """
     torch.ops.xla_gpu.kv_pages_update(key, value, slot_mapping, kv_pages, k_scale, v_scale)
+
+
+def rope_kv_pages_update(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    cos_sin: torch.Tensor,
+    kv_pages: torch.Tensor,
+    k_scale: float | None = None,
+    v_scale: float | None = None,
+) -> torch.Tensor:
+    """Rotate queries and keys, write keys and values into pages, and return the queries.
+
+    It takes the result of a layer that computes all three. The position is encoded as in Su et
+    al., "RoFormer", 2021, where element i of a head is rotated with element
+    ``i + rotary_dim // 2``; the elements behind the first rotary_dim are left as they are.
+    Products and sums are float32.
+
+    Args:
+        qkv: [num_tokens, shards, heads, head_dim], float16, bfloat16 or float32: of each shard the
+            heads of the query, then of the keys, then of the values. Without shards it is 1. Shards
+            follow one another in `kv_pages` and in the result, and devices may divide them.
+        positions: [num_tokens], of the dtype of `slot_mapping`. Those that `cos_sin` does not
+            have are taken for its first or last.
+        slot_mapping, k_scale, v_scale: as in `kv_pages_update`.
+        cos_sin: [num_positions, rotary_dim], of the dtype of `qkv`: the cosines of a position's
+            angles, then their sines. rotary_dim is even, and at most head_dim.
+        kv_pages: [num_pages, page_size, 2 * num_kv_heads, head_dim], as in `kv_pages_update`.
+
+    Returns:
+        The rotated queries, [num_tokens, num_q_heads, head_dim] of the dtype of `qkv`.
+
+    Raises:
+        As `kv_pages_update`.
+
+    Example:
+        >>> pages = torch.zeros(2, 8, 2, 4, device="xla")
+        >>> qkv = torch.ones(1, 1, 3, 4, device="xla")  # a query, a key, a value
+        >>> position, slot = torch.tensor([[1], [9]], device="xla")
+        >>> cos_sin = torch.tensor([[1.0, 1, 0, 0], [0, 1, 1, 0]], device="xla")
+        >>> rope_kv_pages_update(qkv, position, slot, cos_sin, pages)
+        tensor([[[-1.,  1.,  1.,  1.]]], device='xla:0')
+        >>> pages[1, 1]
+        tensor([[-1.,  1.,  1.,  1.],
+                [ 1.,  1.,  1.,  1.]], device='xla:0')
+    """
+    query, updated = torch.ops.xla_gpu.rope_kv_pages_update(
+        qkv, positions, slot_mapping, cos_sin, kv_pages, k_scale, v_scale
+    )
+    kv_pages.copy_(updated)
+    return query.flatten(1, 2)

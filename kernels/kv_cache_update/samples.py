@@ -48,6 +48,43 @@ def _expected_pages(
     return _written(pages, torch.stack([key, value], dim=2).flatten(1, 2), slots)
 
 
+def _rope_arguments(dtype: torch.dtype) -> Arguments:
+    angles = torch.arange(20)[:, None] * torch.tensor([1.0, 0.1])
+    return (
+        torch.randn(3, 2, 4, 6).to(dtype),
+        torch.tensor([0, 19, 7]),
+        torch.tensor(_SLOTS),
+        torch.cat([angles.cos(), angles.sin()], dim=-1).to(dtype),
+        torch.randn(3, 8, 4, 6).to(dtype),
+    )
+
+
+def _rotated_and_written(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    cos_sin: torch.Tensor,
+    pages: torch.Tensor,
+) -> torch.Tensor:
+    copy = pages.clone()
+    query = ops.rope_kv_pages_update(qkv, positions, slots, cos_sin, copy)
+    return torch.cat([query.flatten(), copy.flatten()])
+
+
+def _expected_rotation(
+    qkv: torch.Tensor,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    cos_sin: torch.Tensor,
+    pages: torch.Tensor,
+) -> torch.Tensor:
+    cos, sin = cos_sin.float()[positions][:, None, None].chunk(2, dim=-1)
+    x, y, rest = qkv.float().split([2, 2, 2], dim=-1)
+    rotated = torch.cat([x * cos - y * sin, y * cos + x * sin, rest], dim=-1).to(qkv.dtype)
+    query, key, value = rotated[:, :, :2], rotated[:, :, 2], qkv[:, :, 3]
+    return torch.cat([query.flatten(), _expected_pages(key, value, slots, pages).flatten()])
+
+
 SAMPLES = [
     OperatorSamples(
         documented=ops.kv_cache_update,
@@ -68,5 +105,14 @@ SAMPLES = [
         dtypes=_DTYPES,
         arguments=lambda dtype: (*_tokens(dtype), torch.randn(3, 8, 4, 4).to(dtype)),
         of_tensors=_updated_pages,
+    ),
+    OperatorSamples(
+        documented=ops.rope_kv_pages_update,
+        target="XlaGpuRopeKvPagesUpdate",
+        reference=_expected_rotation,
+        dtypes=_DTYPES,
+        arguments=_rope_arguments,
+        of_tensors=_rotated_and_written,
+        tolerance=1e-3,  # the kernel may round once where the reference rounds twice
     ),
 ]

@@ -31,7 +31,7 @@ __device__ inline SplitSequence FindCandidate(const Args& args, int index,
   if (candidates == args.parts - 1) {
     const Part part = FindPart<kUnit>(args, index);
     const Place& seq = part.next;
-    if (part.begin >= part.end || seq.begin >= part.end ||
+    if (!part.split || part.begin >= part.end || seq.begin >= part.end ||
         seq.begin < part.begin) {
       return {0, 0, 0};
     }
@@ -41,13 +41,15 @@ __device__ inline SplitSequence FindCandidate(const Args& args, int index,
   if (Refuses(args, 0, args.num_seqs)) return {0, 0, 0};
   // There are so few sequences that each thread can read all lengths.
   int total = 0, begin = 0, end = 0;
+  bool is_long = false;
   for (int seq = 0; seq < args.num_seqs; ++seq) {
-    const Units units = UnitsOf<kUnit>(args, seq);
+    const int count = UnitsOf<kUnit>(args, seq).Count();
     if (seq == index) begin = total;
-    total += units.end - units.first;
+    total += count;
     if (seq == index) end = total;
+    is_long |= count > kMostWhole / kUnit;
   }
-  if (begin == end) return {0, 0, 0};
+  if (begin == end || !Splits(args, is_long)) return {0, 0, 0};
   const Division division = Divide(args, total);
   const int first = division.PartOf(begin);
   return {index, first, division.PartOf(end - 1) - first + 1};

@@ -89,7 +89,7 @@ struct DecodeArgs {
   int rows;
   int head_blocks;  // for each kv head
   int parts;
-  // Whether a part can begin and end within a sequence.
+  // Whether a part can begin and end within a sequence; see Splits, too.
   bool split;
   int stages;
 
@@ -127,13 +127,26 @@ __device__ inline bool HasOwnRow(const int32_t* cu_q_lens, int num_rows,
   return begins & ends & (s < live);
 }
 
+// Contexts of at most this many tokens are not split where each sequence can
+// have a part of its own: to combine the results would take longer.
+inline constexpr int kMostWhole = 512;
+
 // The units of a sequence with tokens that its query sees.
 struct Units {
   int context;  // tokens
   int first;
   int end;  // more than `first` even for an empty context, so that zeros are
             // written
+
+  __device__ int Count() const { return end - first; }
 };
+
+// Whether sequences are split. `is_any_long`: one has more units than those of
+// kMostWhole tokens.
+template <typename Args>
+__device__ inline bool Splits(const Args& args, bool is_any_long) {
+  return args.split && (is_any_long || args.num_seqs > args.parts);
+}
 
 template <int kUnit>
 __device__ inline Units UnitsOf(const DecodeArgs& args, int seq) {
@@ -165,7 +178,7 @@ __device__ inline Place PlaceOf(const Args& args, int seq, int begin) {
   place.seq = seq;
   place.units = UnitsOf<kUnit>(args, seq);
   place.begin = begin;
-  place.end = begin + (place.units.end - place.units.first);
+  place.end = begin + place.units.Count();
   return place;
 }
 
@@ -216,6 +229,7 @@ struct Part {
   int seq;
   int seq_begin;
   int total;   // units of all parts
+  bool split;  // whether it can begin and end within a sequence
   Place next;  // the sequence that has unit `end`; begins at `end` if none has
 };
 
@@ -237,10 +251,12 @@ __device__ inline Part FindPart(const Args& args, int index) {
   const int first = min(static_cast<int>(threadIdx.x) * run, args.num_seqs);
   const int last = min(first + run, args.num_seqs);
   int sum = 0;
+  bool is_long = false;
 #pragma unroll 1
   for (int seq = first; seq < last; ++seq) {
-    const Units units = UnitsOf<kUnit>(args, seq);
-    sum += units.end - units.first;
+    const int count = UnitsOf<kUnit>(args, seq).Count();
+    sum += count;
+    is_long |= count > kMostWhole / kUnit;
   }
   if (Refuses(args, first, last)) sum = 0;
   int end_of_mine = sum;
@@ -250,7 +266,7 @@ __device__ inline Part FindPart(const Args& args, int index) {
     if (lane >= distance) end_of_mine += other;
   }
   if (lane == 31) warp_sums[warp] = end_of_mine;
-  __syncthreads();
+  const bool split = Splits(args, __syncthreads_or(is_long));
   int total = 0;
   for (int i = 0; i < warps; ++i) {
     if (i < warp) end_of_mine += warp_sums[i];
@@ -268,7 +284,7 @@ __device__ inline Part FindPart(const Args& args, int index) {
       place = PlaceOf<kUnit>(args, place.seq + 1, place.end);
     }
     // Without splits, a sequence belongs to the part in which it begins.
-    if (!args.split && place.begin < at) {
+    if (!split && place.begin < at) {
       ++place.seq;
       place.begin = place.end;
     }
@@ -276,16 +292,17 @@ __device__ inline Part FindPart(const Args& args, int index) {
   };
   if (threadIdx.x == 0) {
     part.total = total;
+    part.split = split;
     if (begin == total) part.begin = total;
     if (end == total) part.end = part.next.begin = total;
   }
   locate(begin, [&](const Place& place) {
     part.seq = place.seq;
     part.seq_begin = place.begin;
-    part.begin = args.split ? begin : place.begin;
+    part.begin = split ? begin : place.begin;
   });
   locate(end, [&](const Place& place) {
-    part.end = args.split ? end : place.begin;
+    part.end = split ? end : place.begin;
     part.next = place;
   });
   __syncthreads();

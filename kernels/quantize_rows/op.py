@@ -3,12 +3,17 @@
 import math
 
 import torch
+from torch.nn import functional
 
 from xla_kernels import Value, define_operator
 
-__all__ = ["quantize_rows"]
+__all__ = ["quantize_inputs", "quantize_rows"]
 
 TARGET = "XlaGpuQuantizeRows"
+BLOCK = 128  # elements with a scale in common
+_LARGEST = torch.finfo(torch.float8_e4m3fn).max
+# vLLM's, of rows and of blocks.
+_LEAST_SCALES = 1 / (_LARGEST * 512), 1e-10 / _LARGEST
 
 
 def _check(least_scale: float, **others: Value) -> None:
@@ -61,3 +66,36 @@ def quantize_rows(x: torch.Tensor, least_scale: float) -> tuple[torch.Tensor, to
                 [ 5.0000e-01,  2.5000e-01]])
     """
     return torch.ops.xla_gpu.quantize_rows(x, least_scale)
+
+
+def quantize_inputs(
+    x: torch.Tensor, k_scales: int = 1, scale: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Round the inputs of a layer in fp8, as `scaled_grouped_linear` takes them.
+
+    Args:
+        x: [num_rows, k], float16, bfloat16 or float32.
+        k_scales: how many scales a row has: 1, or ``ceil(k / 128)``, each for 128 elements.
+        scale: float32 []: the scale of all elements; by default, each row or block has its own,
+            of `quantize_rows`.
+
+    Returns:
+        The numbers, float8_e4m3fn [num_rows, k], and their scales, float32 [num_rows, k_scales].
+
+    Example:
+        >>> numbers, scale = quantize_inputs(torch.ones(3, 256), k_scales=2)
+        >>> (numbers.float().unique(), scale.shape)
+        (tensor([448.]), torch.Size([3, 2]))
+    """
+    num_rows, k = x.shape
+    if scale is not None:
+        numbers = (x.float() * scale.reciprocal()).clamp(-_LARGEST, _LARGEST)
+        return numbers.to(torch.float8_e4m3fn), scale.expand(num_rows, k_scales)
+    if k_scales == 1:
+        numbers, scales = torch.ops.xla_gpu.quantize_rows(x, _LEAST_SCALES[0])
+        return numbers, scales[:, None]
+    missing = k_scales * BLOCK - k
+    blocks = functional.pad(x, (0, missing)) if missing else x
+    numbers, scales = torch.ops.xla_gpu.quantize_rows(blocks.reshape(-1, BLOCK), _LEAST_SCALES[1])
+    numbers = numbers.view(num_rows, k_scales * BLOCK)
+    return numbers[:, :k] if missing else numbers, scales.view(num_rows, k_scales)

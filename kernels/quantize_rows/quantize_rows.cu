@@ -2,6 +2,8 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "kernels/common/vector.cuh"
 #include "kernels/quantize_rows/quantize_rows.h"
 #include "torch_xla_ext/cuda_status.h"
@@ -9,22 +11,22 @@
 namespace torch_xla_ext::quantize_rows {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
+constexpr int kMostThreads = 256;
 
 // The largest of the block's numbers, in all threads.
 __device__ uint32_t LargestOfBlock(uint32_t value) {
-  __shared__ uint32_t of_warps[kWarps];
+  __shared__ uint32_t of_warps[kMostThreads / 32];
   value = __reduce_max_sync(0xffffffff, value);
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
   __syncthreads();
-  for (int i = 0; i < kWarps; ++i) value = max(value, of_warps[i]);
+  for (unsigned i = 0; i < blockDim.x / 32; ++i)
+    value = max(value, of_warps[i]);
   return value;
 }
 
 // One block for each row, which it reads twice, the second time from the cache.
 template <typename T, int kCount>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMostThreads)
     QuantizeKernel(const T* x, uint8_t* quantized, float* scale,
                    int64_t num_columns, float least) {
   using From = Vector<T, kCount>;
@@ -35,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
   // The bits of positive floats have the order of the floats, and NaN is last.
   uint32_t bits = 0;
 #pragma unroll 4
-  for (int64_t i = threadIdx.x; i < count; i += kThreads) {
+  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
     const From loaded = from[i];
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
@@ -46,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
   const float row_scale = quotient < least ? least : quotient;
   const float inverse = 1 / row_scale;
 #pragma unroll 4
-  for (int64_t i = threadIdx.x; i < count; i += kThreads) {
+  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
     const From loaded = from[i];
     To rounded;
 #pragma unroll
@@ -72,7 +74,10 @@ Status Launch(cudaStream_t stream, AnyBuffer x, AnyResult quantized,
                           reinterpret_cast<uintptr_t>(to) % kCount == 0;
   const auto kernel =
       is_aligned ? &QuantizeKernel<T, kCount> : &QuantizeKernel<T, 1>;
-  kernel<<<static_cast<unsigned>(x.dim(0)), kThreads, 0, stream>>>(
+  const int64_t count = is_aligned ? num_columns / kCount : num_columns;
+  const int threads = static_cast<int>(
+      std::clamp<int64_t>((count + 31) / 32 * 32, 32, kMostThreads));
+  kernel<<<static_cast<unsigned>(x.dim(0)), threads, 0, stream>>>(
       from, to, scale.data<float>(), num_columns, least);
   return CudaStatus(cudaGetLastError());
 }

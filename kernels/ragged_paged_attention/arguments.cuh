@@ -45,6 +45,7 @@ struct Arguments {
   float v_scale;
   int sliding_window;  // INT_MAX: none
   bool causal;
+  int max_q_len;   // INT_MAX: any number of query rows of a sequence
   int mask_words;  // of a row of custom_mask
 
   // The kernels of paged_attention were launched before: row s is done if it is

@@ -24,6 +24,7 @@ def _check(
     k_scale: float | None,
     v_scale: float | None,
     causal: bool,
+    max_q_len: int | None,
     **others: Value,
 ) -> None:
     _paged.require_logit_options(_NAME, "sm_scale", sm_scale, sliding_window, soft_cap)
@@ -36,6 +37,8 @@ def _check(
         raise ValueError(
             f"{_NAME}: sliding_window must be None if causal is False, but is {sliding_window}"
         )
+    if max_q_len is not None and max_q_len < 1:
+        raise ValueError(f"{_NAME}: max_q_len must be None or at least 1, but is {max_q_len}")
     _paged.require_scale(_NAME, "k_scale", k_scale, kv_pages)
     _paged.require_scale(_NAME, "v_scale", v_scale, kv_pages)
 
@@ -48,6 +51,7 @@ def _attributes(
     v_scale: float | None,
     causal: bool,
     q_is_float8: bool,
+    max_q_len: int | None,
     **others: Value,
 ) -> dict[str, object]:
     return {
@@ -59,6 +63,7 @@ def _attributes(
         "causal": causal,
         "report_out_of_range": _paged.reports_out_of_range(),
         "q_is_float8": q_is_float8,
+        "max_q_len": max_q_len or 0,
     }
 
 
@@ -68,7 +73,7 @@ _ARGUMENTS = (
     "(Tensor q, Tensor kv_pages, Tensor kv_lens, Tensor page_indices, Tensor cu_q_lens, "
     "Tensor num_seqs, float sm_scale=1.0, int? sliding_window=None, float? soft_cap=None, "
     "float? mask_value=None, float? k_scale=None, float? v_scale=None, Tensor? sinks=None, "
-    "bool causal=True, Tensor? custom_mask=None, bool q_is_float8=False)"
+    "bool causal=True, Tensor? custom_mask=None, bool q_is_float8=False, int? max_q_len=None)"
 )
 _RULE = "_ (k g) _, _ _ (k 2) _, _, _ _, _, _, (k g), _ _ -> _ (k g) _"
 
@@ -102,6 +107,7 @@ def ragged_paged_attention(
     custom_mask: torch.Tensor | None = None,
     return_lse: bool = False,
     q_scale: float | torch.Tensor | None = None,
+    max_q_len: int | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Compute causal attention of all new tokens: ``torch.ops.xla_gpu.ragged_paged_attention``.
 
@@ -150,6 +156,9 @@ def ragged_paged_attention(
         return_lse: whether to also return the logarithm of the softmax's denominator.
         q_scale: the factor of the elements of a float8_e4m3fn `q`: a number, or float32
             [num_q_heads], which rounds `q` to bfloat16 once more.
+        max_q_len: a promise that no sequence has more rows in `q`, by which kernels are left out:
+            1 where all sequences decode. The rows of sequences with more are undefined. None if
+            nothing is known.
 
     Returns:
         The attended values, with the shape and dtype of `q`; bfloat16 for float8_e4m3fn. With
@@ -200,4 +209,5 @@ def ragged_paged_attention(
         causal,
         custom_mask,
         q_is_float8,
+        max_q_len,
     )

@@ -55,6 +55,12 @@ __global__ void ReportOutOfRange(const Arguments arguments) {
              target, s, sequence.kv_len, sequence.q_len);
     }
   }
+  if (threadIdx.x == 0 && end - begin > arguments.max_q_len) {
+    printf(
+        "%s: sequence %d: expected at most max_q_len=%d query rows but got "
+        "%d\n",
+        target, s, arguments.max_q_len, end - begin);
+  }
   if (sequence.q_len == 0) return;
   // Page numbers before the window may have any value.
   const int first_position = ragged::PositionOf(arguments, sequence, 0);
@@ -288,6 +294,10 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
   arguments.soft_cap = static_cast<float>(params.soft_cap);
   arguments.v_scale = static_cast<float>(params.v_scale);
   arguments.causal = params.causal;
+  arguments.max_q_len =
+      params.max_q_len == 0
+          ? INT_MAX
+          : static_cast<int>(std::min<int64_t>(params.max_q_len, INT_MAX));
   arguments.sliding_window =
       params.sliding_window == 0
           ? INT_MAX

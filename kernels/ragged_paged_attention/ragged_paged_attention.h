@@ -25,6 +25,8 @@
 // are 0: new token j has bit j % 32 of custom_mask[i][j / 32]. Tokens without
 // bits are visible as without a mask.
 //
+// With max_q_len, the rows of sequences that have more are undefined.
+//
 // Device data is not trusted: num_seqs and kv_lens are clamped to
 // [0, max_num_seqs] and [0, pages_per_seq * page_size], query rows to those of
 // q and to at most kv_len for each sequence (the last ones; others give zeros),
@@ -73,6 +75,8 @@ struct RaggedPagedAttentionParams {
   // All elements of q, in BF16, are values of F8E4M3FN, so that its products
   // with pages of F8E4M3FN may be computed in that.
   bool q_is_float8;
+  // No sequence has more query rows; 0: there may be any number.
+  int64_t max_q_len;
 
   static constexpr auto Fields() {
     using P = RaggedPagedAttentionParams;
@@ -82,7 +86,8 @@ struct RaggedPagedAttentionParams {
         Field("soft_cap", &P::soft_cap, 0), Field("k_scale", &P::k_scale),
         Field("v_scale", &P::v_scale), Field("causal", &P::causal),
         Field("report_out_of_range", &P::report_out_of_range),
-        Field("q_is_float8", &P::q_is_float8));
+        Field("q_is_float8", &P::q_is_float8),
+        Field("max_q_len", &P::max_q_len, 0));
   }
 };
 

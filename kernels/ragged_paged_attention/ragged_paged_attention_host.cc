@@ -94,7 +94,16 @@ void RaggedPagedAttention(AnyBuffer q, AnyBuffer kv_pages, AnyBuffer kv_lens,
     const Sequence sequence =
         ReadSequence(kv_lens, cu_q_lens, s, q.dim(0), pages_per_seq * page_size,
                      params.causal, report);
-    if (sequence.first_row == sequence.end_row) continue;
+    const int64_t q_len = sequence.end_row - sequence.first_row;
+    if (report && params.max_q_len > 0 && q_len > params.max_q_len) {
+      std::fprintf(stderr,
+                   "XlaGpuRaggedPagedAttention: sequence %lld: expected at "
+                   "most max_q_len=%lld query rows but got %lld\n",
+                   static_cast<long long>(s),
+                   static_cast<long long>(params.max_q_len),
+                   static_cast<long long>(q_len));
+    }
+    if (q_len == 0) continue;
     const auto position_of = [&](int64_t row) {
       return params.causal ? sequence.kv_len - (sequence.end_row - row)
                            : sequence.kv_len - 1;

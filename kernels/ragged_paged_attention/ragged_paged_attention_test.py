@@ -282,6 +282,17 @@ def test_decode_and_prefill_alone(device: torch.device) -> None:
     check(device, Batch(pages, [129, 64, 300], 8, DTYPES[0]))
 
 
+@pytest.mark.parametrize("lengths", [[3, 512, 200, 1], [3, 513, 2000], [40] * 30, [700] * 30])
+def test_one_query_of_each_sequence(device: torch.device, lengths: list[int]) -> None:
+    """Contexts of up to 512 tokens are not split, and a promise leaves kernels out."""
+    pages = Pages.random(lengths, 2, 128, 16, DTYPES[0])
+    batch = Batch(pages, [1] * len(lengths), 8, DTYPES[0], spare_rows=0)
+    check(device, batch)
+    args = [tensor.to(device) for tensor in batch.args]
+    promised = ragged_paged_attention(*args, max_q_len=1)
+    assert torch.equal(promised.cpu(), ragged_paged_attention(*args).cpu())
+
+
 def test_sequences_without_queries(device: torch.device) -> None:
     pages = Pages.random([30, 20, 10], 1, 64, 16, DTYPES[0])
     check(device, Batch(pages, [0, 5, 0], 4, DTYPES[0]))
@@ -322,7 +333,7 @@ def test_pages_without_tokens(device: torch.device) -> None:
     args[1] = args[1][:, :0]
     attributes = {"sm_scale": 1.0, "sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0}
     attributes |= {"v_scale": 1.0, "causal": True, "report_out_of_range": True}
-    attributes |= {"q_is_float8": False}
+    attributes |= {"q_is_float8": False, "max_q_len": 0}
     args += [None, None]
     outputs = [args[0], ([0, 4], torch.float32), ([1], torch.float32)]
     with pytest.raises(ValueError, match="expected page_size to be 8 to 256 but got 0"):

@@ -120,7 +120,8 @@ __device__ inline void Consume(const Arguments& arguments, const Split& split,
         if constexpr (kF8) {
 #pragma unroll
           for (int i = 0; i < kHeadDim / 32; ++i) {
-            WgmmaF8(s, q_descriptor + (i * 32 >> 4), k + (i * 32 >> 4), i != 0);
+            Wgmma<__nv_fp8_e4m3>(s, q_descriptor + (i * 32 >> 4),
+                                 k + (i * 32 >> 4), i != 0);
           }
         } else {
 #pragma unroll

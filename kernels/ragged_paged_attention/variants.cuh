@@ -4,6 +4,7 @@
 //   query   cache   head_dim  GPU  batch              kernels
 //   F32     all     all       all  all                kFloat32
 //   16-bit  all     all       all  IsDecode           kDecode, one of the last
+//                                                     unless max_q_len is 1
 //   16-bit  16-bit  128       9.0  IsFewQueries       kFewQueries or ...Half
 //   16-bit  16-bit  128       9.0  IsFewQueriesSplit  kFewQueriesSplit, kSm90
 //   16-bit  all     128       9.0  FitsSm90           kSm90
@@ -124,8 +125,8 @@ inline Variants ChooseVariants(const Arguments& arguments, bool query_is_f32,
   const bool fits_sm90 = FitsSm90(arguments);
   const auto last = fits_sm90 ? Variants::kSm90 : Variants::kGeneric;
   if (IsDecode(arguments)) {
-    // The only row belongs to the only sequence, or to none.
-    const bool is_all = arguments.max_num_seqs == 1;
+    // With one sequence, the only row belongs to it, or to none.
+    const bool is_all = arguments.max_num_seqs == 1 || arguments.max_q_len == 1;
     return {Variants::kDecode, is_all ? Variants::kNoMore : last};
   }
   if (fits_sm90 && !cache_is_f8 && IsFewQueries(arguments)) {

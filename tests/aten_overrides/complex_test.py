@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla  # noqa: F401
+from testing.ways import run_by
 
 from aten_overrides import optimized  # noqa: F401
 
@@ -61,8 +62,17 @@ def test_spectrogram_and_back() -> None:
     torch.testing.assert_close(
         spectrum.abs().cpu(), torch.stft(x, 16, 4, window=window, return_complex=True).abs()
     )
-    restored = torch.istft(spectrum, 16, 4, window=window.to("xla"))
-    torch.testing.assert_close(restored.cpu(), x[:, : restored.shape[1]], rtol=1e-3, atol=1e-4)
+    for way in ("lazy", "openxla"):
+        inverse = run_by(way, lambda spectrum, window: torch.istft(spectrum, 16, 4, window=window))
+        restored = inverse(spectrum, window.to("xla")).cpu()
+        torch.testing.assert_close(restored, x[:, : restored.shape[1]], rtol=1e-3, atol=1e-4)
+
+
+def test_windows_are_broadcast_to_the_batch() -> None:
+    windows = torch.randn(1, 3, 4)
+    arguments = [2, 8], 1, 4, 2
+    found = torch.ops.aten.unfold_backward(windows.to("xla"), *arguments).cpu()
+    torch.testing.assert_close(found, torch.ops.aten.unfold_backward(windows, *arguments))
 
 
 def test_complex128_on_the_host() -> None:

@@ -87,3 +87,27 @@ def test_out(name: str) -> None:
             except (RuntimeError, NotImplementedError):
                 with pytest.raises(RuntimeError, match=r"dtype|cast|type"):
                     _results(call, x.to("xla"), [out.to("xla") for out in outs])
+
+
+COMPILED: dict[str, Call] = {
+    "add": lambda x, out: torch.add(x, 1, out=out),
+    "to a view": lambda x, out: torch.mul(x[:2], 2, out=out[1:]),
+    "amax": lambda x, out: torch.amax(x, 0, keepdim=True, out=out[:1]),
+    "where": lambda x, out: torch.where(x > 1, x, x + 1, out=out),
+    "sum": lambda x, out: torch.sum(x.long(), 0, keepdim=True, out=out[:1]),
+}
+
+
+@pytest.mark.parametrize("device, backend", [("cpu", "aot_eager"), ("xla", "openxla")])
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled(name: str, device: str, backend: str) -> None:
+    def step(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        COMPILED[name](x, out)
+        return out * 2
+
+    torch._dynamo.reset()
+    wanted = torch.zeros(3, 3)
+    result = step(EVEN, wanted)
+    out = torch.zeros(3, 3).to(device)
+    compiled = torch.compile(step, backend=backend)(EVEN.to(device), out)
+    torch.testing.assert_close([compiled.cpu(), out.cpu()], [result, wanted])

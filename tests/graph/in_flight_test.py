@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import faulthandler
+import functools
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
@@ -205,6 +206,80 @@ def test_a_call_takes_many_results_of_a_launch_that_it_does_not_wait_for() -> No
         gate.set()
     assert set(result.tolist()) == {4 * sum(range(100))}
     assert passed == [True]
+
+
+def test_a_call_writes_to_many_arguments_of_a_launch_that_it_does_not_wait_for() -> None:
+    """As the optimizer's program of torch.compile writes to what the forward program reads."""
+    states = [counter(i) for i in range(100)]
+    read = capture(lambda x: gated(x) + torch.stack(states).sum(0), check_python=False)
+
+    @functools.partial(capture, check_python=False)
+    def write() -> None:
+        for state in states:
+            state.add_(1)
+
+    for _ in range(2):
+        read(counter())
+        write()
+    torch_xla.sync(wait=True)
+    passed.clear()
+    gate.clear()
+    try:
+        result = read(counter())
+        write()
+    finally:
+        gate.set()
+    assert set(result.tolist()) == {1 + sum(range(100)) + 200}
+    assert set(states[-1].tolist()) == {99 + 3}
+    assert passed == [True]
+
+
+def test_sync_does_not_wait_for_a_launch_where_it_computes_nothing() -> None:
+    state = counter()
+    step = capture(lambda: state.copy_(gated(state)), check_python=False)
+    for _ in range(2):
+        step()
+    torch_xla.sync(wait=True)
+    passed.clear()
+    gate.clear()
+    try:
+        step()
+        torch_xla.sync()
+    finally:
+        gate.set()
+    torch_xla.sync(wait=True)
+    assert passed == [True]
+    assert set(state.tolist()) == {3}
+
+
+def test_a_training_step_of_torch_compile_waits_for_no_launch() -> None:
+    weight = torch.ones(4).to("xla").requires_grad_()
+    optimizer = torch.optim.SGD([weight], lr=1)
+    forward = torch.compile(lambda x: (weight * gated(x)).sum(), backend="openxla")
+    update = torch.compile(optimizer.step, backend="openxla")
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = forward(x)
+        loss.backward()
+        update()
+        torch_xla.sync()
+        return loss.detach()
+
+    batch = counter(1)
+    for _ in range(3):
+        step(batch)
+    torch_xla.sync(wait=True)
+    passed.clear()
+    gate.clear()
+    try:
+        loss = step(batch)
+    finally:
+        gate.set()
+    torch_xla.sync(wait=True)
+    assert passed == [True]
+    assert loss.item() == 4 * (1 - 3 * 2) * 2
+    assert set(weight.tolist()) == {1 - 4 * 2}
 
 
 def test_a_result_is_read_while_a_later_step_starts() -> None:

@@ -22,9 +22,11 @@ CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
 TRACED = "test_aot_dispatch_dynamic"
 
 
-def checks(device_type: str) -> tuple[str, ...]:
+def checks(device_type: str, dtype: torch.dtype) -> tuple[str, ...]:
     # torch's own check of autograd knows CPU and CUDA tensors alone: the test at the end.
-    left_out = ("test_autograd_registration",) if device_type == "xla" else ()
+    left_out = ["test_autograd_registration"] if device_type == "xla" else []
+    if dtype.itemsize == 1:  # torch compares the operands, and multiplies no fp8
+        left_out.append("test_schema")
     return tuple(check for check in (*CHECKS, TRACED) if check not in left_out)
 
 
@@ -34,7 +36,7 @@ def test_opcheck(op: OperatorSamples, dtype: torch.dtype, device_type: str) -> N
     args = to(device_type, op.arguments(dtype))
     if op.differentiable and dtype.is_floating_point:
         args = tuple(tensor.requires_grad_() for tensor in args)
-    names = checks(device_type)
+    names = checks(device_type, dtype)
     results = torch.library.opcheck(op.overload, (*args, *op.others), test_utils=names)
     assert results == dict.fromkeys(names, "SUCCESS")
 

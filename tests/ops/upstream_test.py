@@ -106,7 +106,13 @@ def test_schema_begins_as_upstreams() -> None:
     ours = arguments(torch.ops.xla_gpu.ragged_paged_attention)
     theirs = arguments(torch.ops.xla.ragged_paged_attention)
     assert ours[:12] == theirs[:12]
-    assert [name for name, _, _ in ours[12:]] == ["sinks", "causal", "custom_mask", "q_is_float8"]
+    assert [name for name, _, _ in ours[12:]] == [
+        "sinks",
+        "causal",
+        "custom_mask",
+        "q_is_float8",
+        "max_q_len",
+    ]
 
 
 def test_what_cannot_be_done_is_an_error() -> None:

@@ -504,6 +504,44 @@ def test_grouped_linear_sum(model: xs.Mesh, name: str) -> None:
     assert programs.collectives(program) == ["all-reduce f32[3,16]{1,0}"]
 
 
+# How many scales w, [4, 1024, 1024], has along n and k; and which dimensions of x, w and its scales
+# are sharded.
+_SCALED = {
+    "blocks of columns": ((8, 8), (None, None), (None, "model", None), (None, "model", None)),
+    "blocks of inner": ((8, 8), (None, "model"), (None, None, "model"), (None, None, "model")),
+    "columns": ((1024, 1), (None, None), (None, "model", None), (None, "model", None)),
+    "inner": ((1, 1), (None, "model"), (None, None, "model"), (None, None, None)),
+}
+
+
+@pytest.mark.parametrize("name", _SCALED)
+def test_scaled_grouped_linear_sum(model: xs.Mesh, num_devices: int, name: str) -> None:
+    """Devices share dimensions with scales of blocks by whole blocks."""
+    (n_scales, k_scales), x_spec, w_spec, scale_spec = _SCALED[name]
+    tensors = (
+        torch.randn(12, 1024).to(torch.float8_e4m3fn),
+        torch.randn(4, 1024, 1024).to(torch.float8_e4m3fn),
+        torch.rand(12, k_scales),
+        torch.rand(4, n_scales, k_scales),
+        torch.tensor([[0, 4], [4, 4], [4, 9], [9, 12]], dtype=torch.int32),
+        torch.randint(12, (3, 4), dtype=torch.int32),
+        torch.rand(3, 4),
+    )
+    x_scale_spec = x_spec if k_scales > 1 else (None, None)
+    specs = x_spec, w_spec, x_scale_spec, scale_spec, None, None, None
+    args = [placed(tensor, model, spec) for tensor, spec in zip(tensors, specs, strict=True)]
+    result, program = run(
+        lambda: ops.scaled_grouped_linear_sum(*args, torch.float32), "XlaGpuScaledGroupedLinearSum"
+    )
+    expected = ops.scaled_grouped_linear_sum(*tensors, torch.float32)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-3)
+    part = 1024 // num_devices
+    shape = f"4,{part},1024" if "columns" in name else f"4,1024,{part}"
+    assert f"f8e4m3fn[{shape}]" in program and "f8e4m3fn[4,1024,1024]" not in program
+    columns = "columns" in name
+    assert programs.collectives(program) == ([] if columns else ["all-reduce f32[3,1024]{1,0}"])
+
+
 def test_gradients_of_grouped_matmul(model: xs.Mesh, num_devices: int) -> None:
     """Each device has its groups' gradients, and adds those of the rows."""
     x, w, grad = torch.randn(12, 24), torch.randn(4, 24, 16), torch.randn(12, 16)

@@ -43,6 +43,24 @@ def test_a_seed_says_which_numbers_follow() -> None:
     assert drawn() != lists[HUGE[-1]]
 
 
+def test_a_compiled_function_draws_the_same_in_its_first_call() -> None:
+    """Compiling ends steps, each of which would change the seed."""
+
+    @torch.compile(backend="openxla")
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x, 0.5)
+
+    x = torch.ones(64).to("xla").requires_grad_()  # so that backward() is compiled, too
+    numbers = []
+    for _ in range(3):
+        torch.manual_seed(5)
+        results = [step(x), step(x)]
+        sum(results).sum().backward()
+        numbers.append([result.tolist() for result in results] + drawn())
+    assert numbers[0] == numbers[1] == numbers[2]
+    assert numbers[0][0] != numbers[0][1]
+
+
 def test_wrong_seeds_are_refused_and_change_nothing() -> None:
     expected = [seeded(1), drawn()]
     assert seeded(1) == expected[0]

@@ -326,6 +326,9 @@ def _xla_capture_place(tensor: torch.Tensor, /) -> tuple[list[int], list[int], i
 def _xla_capture_is_supported(tensor: torch.Tensor, /) -> bool:
     """Return whether it is an XLA tensor with functionalization."""
 
+def _xla_capture_are_supported(values: Sequence[Any], /) -> bool:
+    """Return whether all tensors among the values are XLA tensors with functionalization."""
+
 def _xla_capture_is_used_by_python(tensor: torch.Tensor, /) -> bool:
     """Return whether a Python object refers to the tensor, besides weak references."""
 

@@ -7,8 +7,9 @@ from torch.nn.functional import pad
 from vllm.attention import AttentionType
 from vllm.v1.attention.backends import pallas
 
-import torch_xla_ext  # noqa: F401  # registers torch.ops.xla_gpu
+from torch_xla_ext import ops
 from vllm_xla_gpu.batch import Batch
+from vllm_xla_gpu.deferred import Deferred, Rotation, rotation_of
 from vllm_xla_gpu.limits import LATENT_DIM, UnsupportedError, padded_head_dim
 
 
@@ -85,9 +86,9 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
     def forward(
         self,
         layer: torch.nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: torch.Tensor | Deferred,
+        key: torch.Tensor | Deferred,
+        value: torch.Tensor | Deferred,
         kv_cache: torch.Tensor,
         attn_metadata: Batch,
         output: torch.Tensor | None = None,
@@ -113,17 +114,25 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
             # No constant, about which XLA would think for seconds.
             return query if output is None else output
         is_fp8 = kv_cache.dtype.itemsize == 1
-        dtype = query.dtype if is_fp8 else kv_cache.dtype
-        padding = (0, padded_head_dim(self.head_size) - self.head_size)
-        q, k, v = (
-            pad(x.to(dtype).reshape(len(x), -1, self.head_size), padding)
-            for x in (query, key, value)
-        )
         scales = {}
         if is_fp8:
             scales = {"k_scale": layer._k_scale_float, "v_scale": layer._v_scale_float}
-        if self.kv_sharing_target_layer_name is None:
-            torch.ops.xla_gpu.kv_pages_update(k, v, attn_metadata.slots, kv_cache, **scales)
+        slots = attn_metadata.slots
+        rotation = self._rotation(query, key, value, kv_cache)
+        if rotation is not None:
+            qkv = rotation.columns.by_shard.unflatten(-1, (-1, self.head_size))
+            q = ops.rope_kv_pages_update(
+                qkv, rotation.positions, slots, rotation.layer.cos_sin_cache, kv_cache, **scales
+            )
+        else:
+            dtype = query.dtype if is_fp8 else kv_cache.dtype
+            padding = (0, padded_head_dim(self.head_size) - self.head_size)
+            q, k, v = (
+                pad(x.to(dtype).reshape(len(x), -1, self.head_size), padding)
+                for x in (query, key, value)
+            )
+            if self.kv_sharing_target_layer_name is None:
+                torch.ops.xla_gpu.kv_pages_update(k, v, slots, kv_cache, **scales)
         attended = torch.ops.xla_gpu.ragged_paged_attention(
             q,
             kv_cache,
@@ -135,6 +144,28 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
             sliding_window=self.sliding_window,
             soft_cap=self.logits_soft_cap,
             sinks=None if self.sinks is None else self.sinks.float(),
+            max_q_len=attn_metadata.max_q_len,
             **scales,
         )
         return attended[..., : self.head_size].flatten(-2).to(query.dtype)
+
+    def _rotation(
+        self,
+        query: torch.Tensor | Deferred,
+        key: torch.Tensor | Deferred,
+        value: torch.Tensor | Deferred,
+        kv_cache: torch.Tensor,
+    ) -> Rotation | None:
+        """Return how positions are encoded, if one kernel can do that and write the cache."""
+        rotation = rotation_of(query, key, value)
+        if rotation is None:
+            return None
+        layer, is_fp8 = rotation.layer, kv_cache.dtype.itemsize == 1
+        fits = (
+            self.kv_sharing_target_layer_name is None
+            and layer.is_neox_style
+            and layer.head_size == self.head_size == padded_head_dim(self.head_size)
+            and layer.cos_sin_cache.dtype == query.dtype
+            and (is_fp8 or kv_cache.dtype == query.dtype)
+        )
+        return rotation if fits else None

@@ -15,6 +15,12 @@ from vllm_xla_gpu.sampling import NUM_PARAMS, pack_greedy_params
 UNUSED_SLOT = -1  # kv_pages_update writes no token there
 NO_ADAPTER = -1
 KNOWN = -1  # the token is in input_ids
+_MOST_DECODED = 64  # tokens, with more of which a step takes longer than to read the weights
+
+
+# Steps between powers of two, in eighths of the smaller one: most where one to three prompts of
+# some hundreds of tokens come in a step, with a token of each other sequence.
+_EIGHTHS = {256: (9, 12), 512: (9, 10, 12, 14), 1024: (9, 10, 12, 14), 2048: (9, 12)}
 
 
 def step_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
@@ -25,16 +31,29 @@ def step_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
         num_seqs: of a step, at most.
 
     Returns:
-        These sizes and, between powers of two, 9/8, 5/4 and 3/2 of the smaller one: a prompt of 512
-        tokens, which comes with tokens of other sequences, is padded to 576 and not to 1,024. Small
+        These sizes and some between powers of two: a prompt of 512 tokens, which comes with tokens
+        of other sequences, is padded to 576 and not to 1,024, and three of them to 1,792. Small
         steps, and those of one token a sequence, have none: reading the weights takes their time.
         Nor have those of more than 4,096 tokens, which come when many wait, and are full.
     """
     fine = []
     for size, following in itertools.pairwise(sizes):
-        if max(num_seqs, 256) <= size < 4096 and following == 2 * size:
-            fine += [size * 9 // 8, size * 5 // 4, size * 3 // 2]
+        if size >= num_seqs and following == 2 * size:
+            fine += [size * eighths // 8 for eighths in _EIGHTHS.get(size, ())]
     return sorted([*sizes, *fine])
+
+
+def decode_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
+    """Return the sizes whose programs take one token of each sequence, which is faster.
+
+    Not the largest one, and none with which a step of more tokens a sequence, which goes to the
+    next size, would take longer.
+
+    Args:
+        sizes: of step_sizes.
+        num_seqs: of a step, at most.
+    """
+    return [size for size in sizes[:-1] if size <= min(num_seqs, _MOST_DECODED)]
 
 
 @dataclass(frozen=True)
@@ -46,12 +65,14 @@ class BatchShape:
         num_seqs: sequences, each of which has a token at least.
         pages_per_seq: entries of a sequence's page table.
         num_checked: tokens that say whether drafts are right, and those before them.
+        max_q_len: the most tokens of a sequence; None if there may be any number.
     """
 
     num_tokens: int
     num_seqs: int
     pages_per_seq: int
     num_checked: int = 0
+    max_q_len: int | None = None
 
     @property
     def fields(self) -> list[tuple[int, int]]:
@@ -83,6 +104,7 @@ class Batch:
         last_tokens: [S]; the last token of each.
         checked: [num_checked]; of each sequence with drafts the token before them, and they.
         params: [S, NUM_PARAMS]; what the sampler needs, of sampling.pack_params.
+        max_q_len: that of the shape.
     """
 
     input_ids: torch.Tensor
@@ -97,6 +119,7 @@ class Batch:
     last_tokens: torch.Tensor
     checked: torch.Tensor
     params: torch.Tensor
+    max_q_len: int | None
 
     @classmethod
     def unpack(cls, packed: torch.Tensor | np.ndarray, shape: BatchShape) -> Batch:
@@ -104,7 +127,7 @@ class Batch:
         parts = [packed[begin:end] for begin, end in shape.fields]
         for number in (5, -1):
             parts[number] = parts[number].reshape(shape.num_seqs, -1)
-        return cls(*parts)
+        return cls(*parts, shape.max_q_len)
 
     def by_token(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the pages of each token's sequence, [T, P], and how many tokens it sees, [T]."""

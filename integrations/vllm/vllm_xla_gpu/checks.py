@@ -145,10 +145,6 @@ def _quantization(config: VllmConfig) -> dict[str, tuple[bool, str]]:
         return {}
     devices = config.parallel_config.tensor_parallel_size
     return {
-        "fp8 weights with a scale of each block": (
-            getattr(config.quant_config, "weight_block_size", None) is not None,
-            "serve the model's bfloat16 weights with quantization='fp8'",
-        ),
         "quantized weights with enable_lora and tensor_parallel_size above 1": (
             config.lora_config is not None and devices > 1,
             "merge the adapter into the model's weights, or serve it on one GPU",

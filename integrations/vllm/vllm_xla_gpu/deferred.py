@@ -1,7 +1,8 @@
-"""Deferred tensors, which layers of a model on several devices return."""
+"""Deferred tensors, which layers of a model return for the layers that know them."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ from torch.utils._pytree import tree_map_only
 from vllm.model_executor.layers.layernorm import RMSNorm
 
 if TYPE_CHECKING:
+    from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
+
     from vllm_xla_gpu.tensor_parallel import Devices
 
 
@@ -81,6 +84,113 @@ class Columns(Deferred):
     def plus(self, parts: Sequence[torch.Tensor]) -> Columns:
         """Return columns with one of `parts` added to each of its own."""
         return Columns([own + part for own, part in zip(self._parts, parts, strict=True)])
+
+
+class ShardedColumns(Columns):
+    """Queries, keys and values, which one product computes for the heads of each shard."""
+
+    def __init__(self, by_shard: torch.Tensor, widths: Sequence[int]) -> None:
+        """Take [num_tokens, shards, columns] and the widths of a shard's three parts."""
+        self.by_shard, self._widths_of_shard = by_shard, list(widths)
+        self._widths = [width * by_shard.shape[1] for width in widths]
+
+    @property
+    def _parts(self) -> tuple[Column, ...]:
+        """Made anew: kept, each would keep the tensors of a step until Python looks for cycles."""
+        return tuple(Column(self, number) for number in range(len(self._widths)))
+
+    @functools.cached_property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The parts, [num_tokens, width]."""
+        parts = self.by_shard.split(self._widths_of_shard, dim=-1)
+        return tuple(part.flatten(-2) for part in parts)
+
+    @functools.cached_property
+    def whole(self) -> torch.Tensor:
+        return torch.cat(self.tensors, dim=-1)
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self.by_shard.shape[0], sum(self._widths)))
+
+
+class Column(Deferred):
+    """A part of ShardedColumns."""
+
+    def __init__(self, columns: ShardedColumns, number: int) -> None:
+        self.columns, self.number = columns, number
+        self.dtype = columns.by_shard.dtype  # asked for by layers that need nothing else
+
+    @functools.cached_property
+    def whole(self) -> torch.Tensor:
+        return self.columns.tensors[self.number]
+
+
+@dataclasses.dataclass(eq=False)
+class Rotation:
+    """The queries and keys of ShardedColumns with their positions encoded.
+
+    Attributes:
+        columns: the queries, keys and values.
+        positions: int [num_tokens].
+        layer: that encodes positions.
+        forward: its function.
+    """
+
+    columns: ShardedColumns
+    positions: torch.Tensor
+    layer: RotaryEmbedding
+    forward: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+
+    @functools.cached_property
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rotated queries and keys."""
+        return self.forward(self.layer, self.positions, *self.columns.tensors[:2])
+
+
+class Rotated(Deferred):
+    """The queries or keys of a Rotation."""
+
+    def __init__(self, rotation: Rotation, number: int) -> None:
+        self.rotation, self.number = rotation, number
+        self.dtype = rotation.columns.by_shard.dtype
+
+    @functools.cached_property
+    def whole(self) -> torch.Tensor:
+        return self.rotation.tensors[self.number]
+
+
+def rotated(
+    forward: Callable[..., tuple[torch.Tensor, torch.Tensor]],
+    layer: RotaryEmbedding,
+    positions: torch.Tensor,
+    query: object,
+    key: object,
+) -> tuple[Rotated, Rotated] | None:
+    """Return deferred results of a layer that encodes positions; None if it has to run.
+
+    Args:
+        forward: the layer's function.
+        layer: the layer.
+        positions: int [num_tokens].
+        query, key: the first two parts of ShardedColumns, if the results are deferred.
+    """
+    is_query = isinstance(query, Column) and query.number == 0
+    is_key = isinstance(key, Column) and key.number == 1
+    if not is_query or not is_key or query.columns is not key.columns or positions.dim() != 1:
+        return None
+    rotation = Rotation(query.columns, positions, layer, forward)
+    return Rotated(rotation, 0), Rotated(rotation, 1)
+
+
+def rotation_of(query: object, key: object, value: object) -> Rotation | None:
+    """Return the rotation whose results the first two are; the third is of its columns, too."""
+    if not isinstance(query, Rotated) or not isinstance(value, Column):
+        return None
+    rotation = query.rotation
+    is_key = isinstance(key, Rotated) and key.rotation is rotation and key.number == 1
+    is_value = value.columns is rotation.columns and value.number == 2
+    return rotation if query.number == 0 and is_key and is_value else None
 
 
 class PendingSum(Deferred):

@@ -1,4 +1,4 @@
-"""Overlapping steps: the engine starts a step while the one before it runs.
+"""Overlapping steps: the engine starts a step while those before it run.
 
 The tokens of a step feed the next one on the device. While that one runs, the host receives the
 tokens, sends them out and schedules.
@@ -7,7 +7,9 @@ tokens, sends them out and schedules.
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import functools
+import time
 from typing import TYPE_CHECKING
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -20,6 +22,7 @@ from vllm.v1.request import Request
 from vllm_xla_gpu import processes
 from vllm_xla_gpu.sampling import has_penalties
 from vllm_xla_gpu.speculation import Drafter
+from vllm_xla_gpu.step_clock import StepClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,23 +31,48 @@ if TYPE_CHECKING:
 
     from vllm_xla_gpu.steps import StartedStep
 
-_STEPS_IN_FLIGHT = 2
+# Of several devices a step is shorter than what the host does between the tokens of one and the
+# start of the next but one.
+_STEPS_IN_FLIGHT, _STEPS_IN_FLIGHT_OF_SEVERAL = 2, 3
+
+
+@dataclasses.dataclass
+class _TimedStep:
+    step: StartedStep
+    clock: StepClock
+
+    def done(self) -> bool:
+        return self.step.done()
+
+    def result(self) -> ModelRunnerOutput:
+        return self.clock.wait(self.step.result)
 
 
 class XlaGpuExecutor(UniProcExecutor):
+    def _init_executor(self) -> None:
+        self._clock = StepClock()
+        super()._init_executor()
+
+    def sleep_until_needed(self) -> None:
+        """Sleep as long as the next step can still be scheduled in time."""
+        time.sleep(self._clock.seconds_until_needed())
+
     @property
     def max_concurrent_batches(self) -> int:
-        return _STEPS_IN_FLIGHT
+        is_one = self.vllm_config.parallel_config.tensor_parallel_size == 1
+        return _STEPS_IN_FLIGHT if is_one else _STEPS_IN_FLIGHT_OF_SEVERAL
 
     def execute_model(
         self, scheduler_output: SchedulerOutput, non_block: bool = True
-    ) -> StartedStep | concurrent.futures.Future[ModelRunnerOutput]:
+    ) -> _TimedStep | concurrent.futures.Future[ModelRunnerOutput]:
         """Start a step; `result()` of what is returned waits for it.
 
         vLLM also asks for steps of no tokens.
         """
         if scheduler_output.total_num_scheduled_tokens:
-            return self.collective_rpc("execute_model", args=(scheduler_output,))[0]
+            step = self.collective_rpc("execute_model", args=(scheduler_output,))[0]
+            self._clock.start(scheduler_output.total_num_scheduled_tokens)
+            return _TimedStep(step, self._clock)
         nothing = concurrent.futures.Future()
         nothing.set_result(EMPTY_MODEL_RUNNER_OUTPUT)
         return nothing
@@ -65,6 +93,7 @@ class XlaGpuScheduler(AsyncScheduler):
     _added: tuple[Request, ...] = ()  # since the step before
     _need_their_tokens: tuple[Request, ...] = ()
     _computed_now: int = 0  # steps whose tokens have not come
+    _last_step: frozenset[str] = frozenset()  # the requests of the step before
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)
@@ -91,12 +120,15 @@ class XlaGpuScheduler(AsyncScheduler):
             self._need_their_tokens += (request,)
 
     def schedule(self) -> SchedulerOutput:
-        """Return the next step; an empty one if it has to wait for the tokens of the one before."""
+        """Return the next step; an empty one if it has to wait for the tokens of another."""
         waits_for_drafts = self._drafter is not None and self._computed_now > 0
+        # The device has the tokens of the step before only.
+        waits_for_others = any(map(self._needs_an_older_step, self.running))
         if self._need_their_tokens:
             unfinished = (r for r in self._need_their_tokens if not r.is_finished())
             self._need_their_tokens = tuple(unfinished)
-        if waits_for_drafts or any(r.num_output_placeholders for r in self._need_their_tokens):
+        waits_for_host = any(r.num_output_placeholders for r in self._need_their_tokens)
+        if waits_for_drafts or waits_for_others or waits_for_host:
             output = _empty_step()
             output.requests = {}
             return output
@@ -107,8 +139,15 @@ class XlaGpuScheduler(AsyncScheduler):
             output.finished_req_ids, finished = set(finished), frozenset()
             output.added, self._added = self._added, ()
             self._computed_now += 1
+            self._last_step = frozenset(output.num_scheduled_tokens)
         self._finished_later = finished
         return output
+
+    def _needs_an_older_step(self, request: Request) -> bool:
+        """Return whether the request goes on from a token that only an older step has."""
+        pending = request.num_output_placeholders
+        goes_on = request.num_computed_tokens < request.num_tokens + pending
+        return pending > 0 and goes_on and request.request_id not in self._last_step
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         super()._update_after_schedule(scheduler_output)

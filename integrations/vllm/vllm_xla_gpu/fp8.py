@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch_xla import runtime as xr
 
-import torch_xla_ext  # noqa: F401  # registers torch.ops.xla_gpu
+from torch_xla_ext import ops
 
 DTYPE = torch.float8_e4m3fn
 _LARGEST = torch.finfo(DTYPE).max
 _LEAST_SCALE = 1 / (_LARGEST * 512)  # vLLM's; inputs may be zeros
+BLOCK = [128, 128]
 
 
 def scale_of(largest: torch.Tensor) -> torch.Tensor:
@@ -34,24 +35,34 @@ def linear(
     Args:
         x: [..., in_features].
         weight: fp8 [out_features, in_features].
-        weight_scale: float32 [out_features].
-        input_scale: float32 []; if there is none, each row of x has its own.
+        weight_scale: float32 [out_features], or of blocks of 128 x 128.
+        input_scale: float32 []; if there is none, each row of x, or its blocks of 128, has its own.
         bias: [out_features].
 
     Returns:
         [..., out_features] of x's dtype.
     """
     rows = x.flatten(0, -2)
-    if input_scale is not None:
-        scale = input_scale.expand(len(rows), 1)
-        numbers = quantized(rows, scale)
-    elif xr.is_spmd():  # devices may share a row, and the kernel needs it whole
+    if weight_scale.dim() == 2:
+        return _linear_of_blocks(rows, weight, weight_scale, bias).unflatten(0, x.shape[:-1])
+    if input_scale is None and xr.is_spmd():  # devices may share a row: the kernel needs it whole
         scale = scale_of(rows.abs().amax(-1, keepdim=True))
         numbers = quantized(rows, scale)
     else:
-        numbers, scales = torch.ops.xla_gpu.quantize_rows(rows, _LEAST_SCALE)
-        scale = scales[:, None]
+        numbers, scale = ops.quantize_inputs(rows, scale=input_scale)
     result = torch._scaled_mm(
         numbers, weight.t(), scale, weight_scale[None], bias=bias, out_dtype=x.dtype
     )
     return result.unflatten(0, x.shape[:-1])
+
+
+def _linear_of_blocks(
+    x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """Return the product of `x`, [num_tokens, in_features], as a group's of a mixture."""
+    numbers, scale = ops.quantize_inputs(x, weight_scale.shape[1])
+    ranges = torch.tensor([[0, x.shape[0]]], dtype=torch.int32, device=x.device)
+    result = ops.scaled_grouped_linear(
+        numbers, weight[None], scale, weight_scale[None], ranges, x.dtype
+    )
+    return result if bias is None else result + bias

@@ -35,6 +35,7 @@ from vllm_xla_gpu.batch import (
     NO_ADAPTER,
     Batch,
     BatchShape,
+    decode_sizes,
     pack,
     step_sizes,
 )
@@ -100,6 +101,9 @@ class XlaGpuModelRunner(WarmedUpRunner):
         self.weights = 0  # bytes of those that a device has
         self.vocab_size = self.model_config.get_vocab_size()  # vLLM counts adapters' tokens, too
         self.num_tokens_paddings = step_sizes(self.num_tokens_paddings, self.max_num_reqs)
+        self._decode_sizes = []
+        if self._drafter is None:
+            self._decode_sizes = decode_sizes(self.num_tokens_paddings, self.max_num_reqs)
         # Each sequence of a step has a token at least, so a step of few tokens has few sequences.
         self.num_reqs_paddings = sorted({self._shape(n).num_seqs for n in self.num_tokens_paddings})
         # All that a step's CUDA graph reads and writes stays in the same buffers, or XLA would
@@ -174,7 +178,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
             if self.vllm_config.quant_config is not None:
                 from vllm_xla_gpu import quantized  # which imports compressed_tensors
 
-                quantized.check(model)
+                quantized.check(model, 1 if self._devices is None else self._devices.count)
             # Nothing has been allocated so far: torch_xla, or the host, does so when it has to.
             if self._devices is None:
                 tensors = (*model.parameters(), *model.buffers())
@@ -252,7 +256,15 @@ class XlaGpuModelRunner(WarmedUpRunner):
         num_checked = 0
         if self._drafter is not None:
             num_checked = min(num_tokens, num_seqs * (self._drafter.count + 1))
-        return BatchShape(num_tokens, num_seqs, self.max_num_blocks_per_req, num_checked)
+        max_q_len = 1 if num_tokens in self._decode_sizes else None
+        pages = self.max_num_blocks_per_req
+        return BatchShape(num_tokens, num_seqs, pages, num_checked, max_q_len)
+
+    def _shape_for(self, new_tokens: np.ndarray) -> BatchShape:
+        """Return the smallest shape with room for so many tokens of each sequence."""
+        sizes = self.num_tokens_paddings
+        first = 0 if new_tokens.max() == 1 else len(self._decode_sizes)
+        return self._shape(sizes[bisect.bisect_left(sizes, int(new_tokens.sum()), lo=first)])
 
     def _make_logits(self) -> None:
         hidden = torch.zeros(1, self.hidden_size, dtype=self.dtype, device=self.device)
@@ -392,8 +404,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         req_ids = batch.req_ids[:num_seqs]
         new_tokens = np.array([scheduler_output.num_scheduled_tokens[r] for r in req_ids])
         rows_before = np.array([self._rows.get(r, KNOWN) for r in req_ids])
-        padded = bisect.bisect_left(self.num_tokens_paddings, int(new_tokens.sum()))
-        shape = self._shape(self.num_tokens_paddings[padded])
+        shape = self._shape_for(new_tokens)
         drafts = [scheduler_output.scheduled_spec_decode_tokens.get(r, []) for r in req_ids]
         for row, tokens in enumerate(drafts):
             if not tokens:

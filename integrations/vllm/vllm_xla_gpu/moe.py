@@ -18,6 +18,9 @@ from vllm_xla_gpu.sharded_linear import ShardedLinear
 
 _WEIGHTS = {"w13_weight", "w2_weight"}
 _BIASES = {"w13_bias", "w2_bias"}
+# Of weights in fp8 and of their inputs. When they are loaded, some are called differently.
+_SCALES = {f"{w}_{of}_scale" for w in ("w13", "w2") for of in ("weight", "input")}
+_STORED_SCALES = _SCALES | {"w13_weight_scale_inv", "w2_weight_scale_inv"}
 # Of an expert, by the names that vLLM and fused_experts have in common.
 _ACTIVATIONS = {"silu", "gelu", "swigluoai"}
 
@@ -34,7 +37,8 @@ def check(model: nn.Module) -> None:
             "weights of the router on the experts' input": layer.apply_router_weight_on_input,
             "experts that compute nothing": bool(getattr(layer, "zero_expert_num", 0)),
             "other weights than those of gate, up and down projections": (
-                names - {"e_score_correction_bias"} not in (_WEIGHTS, _WEIGHTS | _BIASES)
+                names - _STORED_SCALES - {"e_score_correction_bias"}
+                not in (_WEIGHTS, _WEIGHTS | _BIASES)
             ),
         }
         for what, is_refused in refused.items():
@@ -56,29 +60,42 @@ def _divide_layer(layer: FusedMoE, count: int) -> None:
     inner = layer.w2_weight.shape[2]
     divides = inner % count == 0
     both, down = layer.w13_weight.data, layer.w2_weight.data
-    both_bias, down_bias = (getattr(layer, name, None) for name in ("w13_bias", "w2_bias"))
+    both_bias, down_bias, both_scale, down_scale = (
+        getattr(layer, name, None)
+        for name in ("w13_bias", "w2_bias", "w13_weight_scale", "w2_weight_scale")
+    )
+    input_scales = (getattr(layer, f"{name}_input_scale", None) for name in ("w13", "w2"))
     layer.gate_rows = 1  # they alternate
     if layer.activation != "swigluoai":
         # Each device has both of its part of the inner width.
         layer.gate_rows = inner // count if divides else inner
-        both, both_bias = (
+        both, both_bias, both_scale = (
             tensor if tensor is None or layer.gate_rows == inner else _in_turn(tensor, count)
-            for tensor in (both, both_bias)
+            for tensor in (both, both_bias, both_scale)
         )
-    layer.sharded = nn.ModuleList(
-        [
-            ShardedLinear(both, both_bias, dim=1 if divides else None),
-            ShardedLinear(down, down_bias, dim=2 if divides else None),
-        ]
+    dims = (1, 2) if divides else (None, None)
+    linears = zip(
+        (both, down),
+        (both_bias, down_bias),
+        dims,
+        (both_scale, down_scale),
+        input_scales,
+        strict=True,
     )
-    for name in _WEIGHTS | _BIASES:
+    layer.sharded = nn.ModuleList(ShardedLinear(*tensors) for tensors in linears)
+    for name in _WEIGHTS | _BIASES | _SCALES:
         if hasattr(layer, name):
             delattr(layer, name)
     layer.forward_impl = functools.partial(_forward, layer)
 
 
 def _in_turn(both: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the rows of gate and up, [experts, 2 * inner, ...], in `count` parts of both."""
+    """Return the rows of gate and up, or their scales, in `count` parts of both.
+
+    Args:
+        both: [experts, 2 * inner, ...].
+        count: of the parts.
+    """
     return both.unflatten(1, (2, count, -1)).transpose(1, 2).flatten(1, 3).contiguous()
 
 
@@ -95,6 +112,9 @@ def _experts(layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor) -> t
     """Compute the experts of each token, [num_tokens, hidden], weighted by the router."""
     weights, chosen = _route(layer, router_logits)
     both, down = layer.sharded
+    input_scales = None
+    if both.input_scale is not None:
+        input_scales = both.input_scale, down.input_scale
     return ops.fused_experts(
         x,
         weights,
@@ -105,6 +125,9 @@ def _experts(layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor) -> t
         gate_up_bias=both.bias,
         down_bias=down.bias,
         gate_rows=layer.gate_rows,
+        gate_up_scale=both.weight_scale,
+        down_scale=down.weight_scale,
+        input_scales=input_scales,
     )
 
 

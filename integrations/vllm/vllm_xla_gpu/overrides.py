@@ -24,6 +24,7 @@ import torch
 from vllm_xla_gpu import checks
 
 if TYPE_CHECKING:
+    from vllm.v1.engine.core import EngineCoreProc
     from vllm.v1.engine.processor import Processor
 
 
@@ -165,6 +166,51 @@ def _yarn_range(find: Callable) -> Callable:
     return yarn_find_correction_range
 
 
+_ROPE = "vllm.model_executor.layers.rotary_embedding.base"
+
+
+@_replaces("runner", _ROPE, "RotaryEmbedding.forward_native")
+def _defer_rotation(forward: Callable) -> Callable:
+    """Leave positions to the kernel that writes the cache, if nothing comes in between."""
+    from vllm_xla_gpu.deferred import rotated
+
+    def forward_native(
+        layer: object, positions: torch.Tensor, query: object, key: object | None = None
+    ) -> tuple[object, object]:
+        deferred = rotated(forward, layer, positions, query, key)
+        return forward(layer, positions, query, key) if deferred is None else deferred
+
+    return forward_native
+
+
+@_replaces("runner", "vllm.model_executor.layers.linear", "QKVParallelLinear.forward")
+def _keep_columns(forward: Callable) -> Callable:
+    """Keep queries, keys and values together, as on several devices."""
+    from vllm_xla_gpu.deferred import ShardedColumns
+
+    def forward_of_columns(layer: torch.nn.Module, x: torch.Tensor) -> object:
+        result = forward(layer, x)
+        output, *bias = result if isinstance(result, tuple) else (result,)
+        if isinstance(output, torch.Tensor) and output.dim() == 2:
+            output = ShardedColumns(output[:, None], layer.output_sizes)
+        return (output, *bias) if isinstance(result, tuple) else output
+
+    return forward_of_columns
+
+
+@_replaces("runner", "vllm.v1.engine.core", "EngineCoreProc._process_input_queue")
+def _take_requests_late(take: Callable) -> Callable:
+    """Take what has come until shortly before the next step must be scheduled."""
+
+    @functools.wraps(take)
+    def process_input_queue(core: EngineCoreProc) -> None:
+        if not core.scheduler.waiting:  # those would come first
+            core.model_executor.sleep_until_needed()
+        take(core)
+
+    return process_input_queue
+
+
 _QUANTIZATION = "vllm.model_executor.layers.quantization"
 _COMPRESSED = f"{_QUANTIZATION}.compressed_tensors.compressed_tensors"
 
@@ -191,17 +237,17 @@ def _any_capability(_: Callable) -> Callable:
 
 
 @_replaces("quantized", f"{_QUANTIZATION}.fp8", "Fp8MoEMethod")
-def _no_fp8_experts(_: type) -> Callable:
-    from vllm_xla_gpu.quantized import refuse_experts
+def _fp8_experts(_: type) -> type:
+    from vllm_xla_gpu.quantized import Fp8MoEMethod
 
-    return refuse_experts
+    return Fp8MoEMethod
 
 
 @_replaces("quantized", _COMPRESSED, "CompressedTensorsMoEMethod.get_moe_method")
-def _no_compressed_experts(_: Callable) -> Callable:
-    from vllm_xla_gpu.quantized import refuse_experts
+def _compressed_experts(_: Callable) -> Callable:
+    from vllm_xla_gpu.quantized import compressed_experts
 
-    return refuse_experts
+    return compressed_experts
 
 
 @_replaces("runner", "vllm.v1.worker.tpu_model_runner", "PallasAttentionBackend")

@@ -1,19 +1,28 @@
-"""vLLM's linear layers with fp8 weights, whose products are fp8.linear.
+"""vLLM's linear layers and mixtures of experts with fp8 weights.
 
 vLLM's own are calls of its CUDA operators. Here all kinds of checkpoint become the same: a weight
-[out_features, in_features], a scale of each output feature, and none or one of the inputs.
+[out_features, in_features], a scale of each output feature or of each block, and none or one of the
+inputs. The product is fp8.linear; that of experts is in moe.py.
 """
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Sequence
 
 import torch
 import torch_xla
 from torch import nn
-from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
+from vllm.model_executor.layers.fused_moe import FusedMoE
+from vllm.model_executor.layers.linear import (
+    ColumnParallelLinear,
+    LinearBase,
+    RowParallelLinear,
+    UnquantizedLinearMethod,
+)
 from vllm.model_executor.layers.quantization import fp8 as of_vllm
+from vllm.model_executor.layers.quantization.compressed_tensors import compressed_tensors_moe
 from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import (
+    CompressedTensorsConfig,
     CompressedTensorsLinearMethod,
 )
 from vllm.model_executor.layers.quantization.compressed_tensors.schemes import (
@@ -31,6 +40,10 @@ class Fp8LinearMethod(of_vllm.Fp8LinearMethod):
     """
 
     def process_weights_after_loading(self, layer: LinearBase) -> None:
+        if self.block_quant:
+            _keep(layer, layer.weight.data, layer.weight_scale_inv.data, None)
+            del layer.weight_scale_inv
+            return
         if self.quant_config.is_checkpoint_fp8_serialized:
             _keep(layer, layer.weight.data, _of_outputs(layer), _of_inputs(layer))
             return
@@ -47,15 +60,71 @@ class Fp8LinearMethod(of_vllm.Fp8LinearMethod):
 
 
 class XlaW8A8Fp8(CompressedTensorsW8A8Fp8):
-    """The scheme of compressed-tensors: fp8 with a scale of each weight or output feature."""
+    """The scheme of compressed-tensors: fp8 with scales of weights, output features or blocks."""
 
     def process_weights_after_loading(self, layer: LinearBase) -> None:
-        _keep(layer, layer.weight.data, _of_outputs(layer), _of_inputs(layer))
+        of_blocks = self.weight_block_size is not None
+        scale = layer.weight_scale.data if of_blocks else _of_outputs(layer)
+        _keep(layer, layer.weight.data, scale, _of_inputs(layer))
 
     def apply_weights(
         self, layer: LinearBase, x: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
         return fp8.linear(x, layer.weight, layer.weight_scale, layer.input_scale, bias)
+
+
+class Fp8MoEMethod(of_vllm.Fp8MoEMethod):
+    """The method of quantization="fp8" for mixtures of experts, which moe.py computes."""
+
+    def process_weights_after_loading(self, layer: FusedMoE) -> None:
+        if not self.quant_config.is_checkpoint_fp8_serialized:
+            for name in ("w13", "w2"):
+                weight = getattr(layer, f"{name}_weight").data
+                scale = fp8.scale_of(weight.abs().amax((1, 2)).cpu()).to(weight.device)
+                rounded = fp8.quantized(weight, scale[:, None, None])
+                setattr(layer, f"{name}_weight", _parameter(rounded))
+                setattr(layer, f"{name}_weight_scale", _parameter(scale))
+                torch_xla.sync()
+        _keep_experts(layer)
+
+
+class CompressedTensorsW8A8Fp8MoEMethod(compressed_tensors_moe.CompressedTensorsW8A8Fp8MoEMethod):
+    """The same for checkpoints of compressed-tensors."""
+
+    def process_weights_after_loading(self, layer: FusedMoE) -> None:
+        _keep_experts(layer)
+
+
+def compressed_experts(
+    config: CompressedTensorsConfig, layer: FusedMoE
+) -> CompressedTensorsW8A8Fp8MoEMethod:
+    """Return the method of a mixture; other checkpoints than those in fp8 are refused."""
+    scheme = config.target_scheme_map.get("Linear", {})
+    weights, inputs = scheme.get("weights"), scheme.get("input_activations")
+    if weights is None or inputs is None or not config._is_fp8_w8a8(weights, inputs):
+        raise UnsupportedError(
+            "vllm-xla-gpu does not support a mixture of experts whose quantized weights or inputs "
+            "are not in fp8; serve a checkpoint in fp8, or one of bfloat16"
+        )
+    return CompressedTensorsW8A8Fp8MoEMethod(config, layer.moe_config)
+
+
+def _keep_experts(layer: FusedMoE) -> None:
+    """Bring the scales of experts to the shapes of `scaled_grouped_linear`."""
+    for name in ("w13", "w2"):
+        stored = getattr(layer, f"{name}_weight_scale_inv", None)
+        if stored is None:
+            stored = getattr(layer, f"{name}_weight_scale")
+        else:
+            delattr(layer, f"{name}_weight_scale_inv")
+        scale, rows = stored.data, getattr(layer, f"{name}_weight").shape[1]
+        if scale.dim() < 3:  # of each expert, or of its gate and its up projection
+            parts = scale.reshape(len(scale), -1, 1)
+            scale = parts.expand(-1, -1, rows // parts.shape[1]).flatten(1)[..., None]
+        setattr(layer, f"{name}_weight_scale", _parameter(scale))
+        input_scale = getattr(layer, f"{name}_input_scale", None)
+        if input_scale is not None:
+            setattr(layer, f"{name}_input_scale", _parameter(input_scale.data.max()))
 
 
 def _of_outputs(layer: LinearBase) -> torch.Tensor:
@@ -81,38 +150,53 @@ def _keep(
     weight_scale: torch.Tensor,
     input_scale: torch.Tensor | None,
 ) -> None:
-    def parameter(tensor: torch.Tensor) -> nn.Parameter:
-        return nn.Parameter(tensor.contiguous(), requires_grad=False)
-
-    layer.weight, layer.weight_scale = parameter(weight), parameter(weight_scale)
-    layer.input_scale = None if input_scale is None else parameter(input_scale)
+    layer.weight, layer.weight_scale = _parameter(weight), _parameter(weight_scale)
+    layer.input_scale = None if input_scale is None else _parameter(input_scale)
     if weight.device.type == "xla":
         torch_xla.sync()  # so that there is room for the next layer's
 
 
-def refuse_experts(*_: object) -> NoReturn:
-    """Refuse quantized experts, in place of their method."""
-    raise UnsupportedError(
-        "vllm-xla-gpu does not support mixtures of experts with quantized weights; serve a "
-        "checkpoint of bfloat16 weights without `quantization`"
-    )
+def _parameter(tensor: torch.Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor.contiguous(), requires_grad=False)
 
 
-def check(model: nn.Module) -> None:
-    """Raise UnsupportedError for a layer that would be computed by vLLM's CUDA operators."""
+def _can_divide(layer: nn.Module, num_devices: int) -> bool:
+    """Return whether each device can have whole blocks of the layer."""
+    sizes: Sequence[int] = []
+    if isinstance(layer, FusedMoE):
+        sizes = [layer.intermediate_size_per_partition]
+    elif isinstance(layer, RowParallelLinear):
+        sizes = [layer.input_size]
+    elif isinstance(layer, ColumnParallelLinear):
+        sizes = layer.logical_widths
+    return all(size % (fp8.BLOCK[0] * num_devices) == 0 for size in sizes)
+
+
+def check(model: nn.Module, num_devices: int) -> None:
+    """Raise UnsupportedError for a layer that would be computed by vLLM's CUDA operators.
+
+    Or for one whose blocks with a scale the devices cannot divide among them.
+    """
     for layer in model.modules():
-        if not isinstance(layer, LinearBase):
+        if not isinstance(layer, LinearBase | FusedMoE):
             continue
         method = layer.quant_method
         if isinstance(method, CompressedTensorsLinearMethod):
             method = layer.scheme
-        if isinstance(method, XlaW8A8Fp8) and method.weight_block_size is not None:
-            what = "a scale of each block"
-        elif isinstance(method, Fp8LinearMethod | XlaW8A8Fp8 | UnquantizedLinearMethod):
+        block = getattr(method, "weight_block_size", None)
+        if block is not None and list(block) != fp8.BLOCK:
+            what = f"a scale of each block of {block}"
+        elif block is not None and num_devices > 1 and not _can_divide(layer, num_devices):
+            what = f"blocks that {num_devices} devices cannot divide"
+        elif isinstance(layer, FusedMoE) or isinstance(
+            method, Fp8LinearMethod | XlaW8A8Fp8 | UnquantizedLinearMethod
+        ):
             continue
         else:
             what = type(method).__name__
+        name = layer.layer_name if isinstance(layer, FusedMoE) else layer.prefix
         raise UnsupportedError(
-            f"vllm-xla-gpu does not support weights with {what} ({layer.prefix}); serve a "
-            "checkpoint in fp8 with a scale of each weight or output feature, or one of bfloat16"
+            f"vllm-xla-gpu does not support weights with {what} ({name}); serve a "
+            "checkpoint in fp8 with a scale of each weight, output feature or block of 128 x 128, "
+            "or one of bfloat16"
         )

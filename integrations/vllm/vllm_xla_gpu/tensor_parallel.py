@@ -38,8 +38,8 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 
 from torch_xla_ext import ops, sharding
 from torch_xla_ext.ops.all_reduce import MAX_ROW_BYTES, WORKSPACE_BYTES
-from vllm_xla_gpu import weights
-from vllm_xla_gpu.deferred import Columns, PendingSum
+from vllm_xla_gpu import fp8, weights
+from vllm_xla_gpu.deferred import Columns, PendingSum, ShardedColumns
 from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.mla import XlaGpuMla
 from vllm_xla_gpu.processes import Peers
@@ -404,8 +404,9 @@ class _ColumnsMethod(LinearMethodBase):
     def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
         """Apply the layer; `bias` is None, since the sharded layer has it."""
         (linear,) = layer.sharded
-        of_devices = linear(x).unflatten(-1, (self._count, sum(self._widths)))
-        return Columns([part.flatten(-2) for part in of_devices.split(self._widths, dim=-1)])
+        return ShardedColumns(
+            linear(x).unflatten(-1, (self._count, sum(self._widths))), self._widths
+        )
 
 
 class _SeparateColumnsMethod(LinearMethodBase):
@@ -465,9 +466,12 @@ def _split(
         )
     sizes = layer.output_sizes
     parts = _parts(layer.weight.data, sizes, count) if sent is None else sent
+    scale = getattr(layer, "weight_scale", None)
+    of_blocks = scale is not None and scale.dim() == 2
+    scale_sizes = [size // fp8.BLOCK[0] for size in sizes] if of_blocks else sizes
     biases, scales = (
-        [None] * len(parts) if tensor is None else _parts(tensor.data, sizes, count)
-        for tensor in (layer.bias, getattr(layer, "weight_scale", None))
+        [None] * len(parts) if tensor is None else _parts(tensor.data, its_sizes, count)
+        for tensor, its_sizes in ((layer.bias, sizes), (scale, scale_sizes))
     )
     input_scale = getattr(layer, "input_scale", None)
     layer.sharded = nn.ModuleList(

@@ -14,6 +14,7 @@ from vllm_xla_gpu.batch import (
     UNUSED_SLOT,
     Batch,
     BatchShape,
+    decode_sizes,
     pack,
     pack_empty,
     step_sizes,
@@ -45,7 +46,9 @@ def test_batch() -> None:
     adapters = np.array([1, NO_ADAPTER, 0, 2])
     packed = pack(SHAPE, requests, NEW, PAGE_SIZE, ROWS, adapters)
     on_device = Batch.unpack(torch.from_numpy(packed).to(torch_xla.device()), SHAPE)
-    batch = {name: value.tolist() for name, value in vars(on_device).items()}
+    fields = vars(on_device)
+    assert fields.pop("max_q_len") is None
+    batch = {name: value.tolist() for name, value in fields.items()}
     expected: dict[str, list[int]] = {
         name: [] for name in ("input_ids", "positions", "slots", "adapters")
     }
@@ -92,10 +95,10 @@ def test_empty_batch_writes_nothing() -> None:
     ("sizes", "num_seqs", "added"),
     [
         ([16, 32, 64], 8, []),
-        ([128, 256, 512, 1024], 256, [288, 320, 384, 576, 640, 768]),
-        ([2048, 4096, 8192], 256, [2304, 2560, 3072]),
-        ([256, 512, 1024], 512, [576, 640, 768]),
-        ([256, 512, 768, 1024], 8, [288, 320, 384]),  # a gap of 256
+        ([128, 256, 512, 1024], 256, [288, 384, 576, 640, 768, 896]),
+        ([1024, 2048, 4096, 8192], 256, [1152, 1280, 1536, 1792, 2304, 3072]),
+        ([256, 512, 1024], 512, [576, 640, 768, 896]),
+        ([256, 512, 768, 1024], 8, [288, 384]),  # a gap of 256
     ],
 )
 def test_sizes_between_powers_of_two(sizes: list[int], num_seqs: int, added: list[int]) -> None:
@@ -132,3 +135,9 @@ def test_options_of_steps(
         "xla_gpu_enable_command_buffer",
     )
     assert tuple(name for name in names if name.encode() in found) == expected
+
+
+def test_sizes_with_one_token_a_sequence() -> None:
+    assert decode_sizes([16, 32, 64, 128, 256], num_seqs=256) == [16, 32, 64]
+    assert decode_sizes([16, 32, 64, 128], num_seqs=32) == [16, 32]
+    assert decode_sizes([16], num_seqs=16) == []  # prompts need a program, too

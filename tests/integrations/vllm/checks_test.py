@@ -95,18 +95,13 @@ def test_speculation(options: dict[str, object], text: str, models: Path) -> Non
 
 
 # Of a checkpoint's config.json.
-BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [64, 64]}
 INT8 = families.compressed_tensors("int")
 
 
 @pytest.mark.parametrize(
     ("family", "options", "text"),
     [
-        (
-            "llama",
-            {"hf_overrides": {"quantization_config": BLOCKS}},
-            "fp8 weights with a scale of each block; serve the model's bfloat16 weights with",
-        ),
         (
             "llama",
             {"quantization": "fp8", "enable_lora": True, "tensor_parallel_size": 2},
@@ -118,7 +113,7 @@ INT8 = families.compressed_tensors("int")
             "quantized weights with multi-head latent attention; set VLLM_MLA_DISABLE=1, or serve",
         ),
     ],
-    ids=["blocks", "adapters", "latent attention"],
+    ids=["adapters", "latent attention"],
 )
 def test_quantized_weights(
     family: str, options: dict[str, object], text: str, models: Path
@@ -129,14 +124,23 @@ def test_quantized_weights(
 @pytest.mark.parametrize(
     ("family", "options", "text"),
     [
-        ("mixtral", {"quantization": "fp8"}, "mixtures of experts with quantized weights; serve a"),
+        (
+            "llama",
+            {"hf_overrides": {"quantization_config": BLOCKS}},
+            "weights with a scale of each block of [64, 64] (model.layers.0.self_attn.qkv_proj); s",
+        ),
+        (
+            "qwen3_moe",
+            {"hf_overrides": {"quantization_config": INT8 | {"ignore": ["re:.*self_attn.*"]}}},
+            "a mixture of experts whose quantized weights or inputs are not in fp8; serve a",
+        ),
         (
             "llama",
             {"hf_overrides": {"quantization_config": INT8}},
             "weights with CompressedTensorsW8A8Int8 (model.layers.0.self_attn.qkv_proj); serve a",
         ),
     ],
-    ids=["experts", "int8"],
+    ids=["blocks", "experts", "int8"],
 )
 def test_quantized_layers(family: str, options: dict[str, object], text: str, models: Path) -> None:
     with pytest.raises(UnsupportedError) as error:

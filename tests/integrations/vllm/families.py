@@ -136,6 +136,18 @@ LATENT = {
     )
 }
 
+# With several blocks of 128 x 128 in each weight.
+WIDE = {
+    "wide_qwen3_moe": transformers.Qwen3MoeConfig(
+        **_COMMON | {"hidden_size": 256, "num_key_value_heads": 4},
+        head_dim=64,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=256,
+        norm_topk_prob=True,
+    )
+}
+
 
 def prompts() -> list[list[int]]:
     """Prompts of 3 to 60 tokens; two begin alike."""
@@ -149,7 +161,7 @@ def write(family: str, folder: Path) -> str:
     """Writes the family's model into `folder`, if it is not there; returns the path."""
     path = folder / family
     if not path.exists():
-        write_model((FAMILIES | LATENT)[family], path)
+        write_model((FAMILIES | LATENT | WIDE)[family], path)
         _vary_constants(path / "model.safetensors")
     return str(path)
 

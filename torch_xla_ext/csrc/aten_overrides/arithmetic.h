@@ -258,6 +258,17 @@ inline at::Tensor PowOfScalar(const at::Scalar& self,
       exponent);
 }
 
+// The roots as PyTorch computes them: of -inf NaN, of -0.0 itself.
+inline at::Tensor PowByNumber(const at::Tensor& self,
+                              const at::Scalar& exponent) {
+  if (!exponent.isFloatingPoint() || self.is_complex()) {
+    return Upstream::pow(self, exponent);
+  }
+  if (exponent.toDouble() == 0.5) return at::sqrt(self);
+  if (exponent.toDouble() == -0.5) return at::rsqrt(self);
+  return Upstream::pow(self, exponent);
+}
+
 // The upstream kernels subtract infinities from each other where PyTorch does
 // not.
 inline at::Tensor Interpolated(const at::Tensor& self, const at::Tensor& end,

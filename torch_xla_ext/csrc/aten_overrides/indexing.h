@@ -289,10 +289,11 @@ inline at::Tensor DiagonalBackward(const at::Tensor& grad_output,
 inline at::Tensor Gather(const at::Tensor& self, int64_t dim,
                          const at::Tensor& index, bool sparse_grad) {
   if (index.numel() == 0) return at::empty(index.sizes(), self.options());
-  if (self.dim() != 0) return Upstream::gather(self, dim, index, sparse_grad);
+  if (self.dim() == index.dim() && self.dim() != 0) {
+    return Upstream::gather(self, dim, index, sparse_grad);
+  }
   return at::view_copy(
-      Upstream::gather(at::view_copy(self, {1}), dim,
-                       at::view_copy(index, {-1}), sparse_grad),
+      Upstream::gather(AsVector(self), dim, AsVector(index), sparse_grad),
       index.sizes());
 }
 
@@ -395,10 +396,14 @@ inline at::Tensor UnfoldBackward(const at::Tensor& grad_in,
       at::maybe_wrap_dim(dimension, static_cast<int64_t>(input_sizes.size()));
   const at::Tensor indices =
       WindowIndices(input_sizes[dim], size, step, grad_in);
-  std::vector<int64_t> shape = input_sizes.vec();
+  std::vector<int64_t> shape = input_sizes.vec(), windows = shape;
   shape[dim] = indices.size(0);
+  windows[dim] = (input_sizes[dim] - size) / step + 1;
+  windows.push_back(size);
+  // istft passes windows that PyTorch broadcasts to the batch.
+  const at::Tensor each = at::expand_copy(grad_in, windows);
   return at::index_add(zeros, dim, indices,
-                       at::reshape(at::movedim(grad_in, -1, dim + 1), shape));
+                       at::reshape(at::movedim(each, -1, dim + 1), shape));
 }
 
 // The upstream kernel divides by the size of a dimension, which ends the

@@ -140,6 +140,15 @@ inline void CheckEmbeddingBag(const at::Tensor&, const at::Tensor& indices,
   }
 }
 
+// PyTorch's function looks at the first slices, of which there may be none.
+inline void CheckIndexAdd(const at::Tensor& self, int64_t dim,
+                          const at::Tensor& index, const at::Tensor& source,
+                          const at::Scalar& alpha) {
+  if (source.numel() != 0) {
+    at::meta::index_add(self, dim, index, source, alpha);
+  }
+}
+
 // torch_xla's own functions copy integers of one type to another.
 inline void CheckIndexCopy(const at::Tensor& self, int64_t dim,
                            const at::Tensor& index, const at::Tensor& source) {

@@ -31,8 +31,9 @@ inline bool IsOut(const c10::Argument& argument) {
 }
 
 // The arguments of a call as meta tensors, or nothing if they need no check:
-// sizes are not known, all tensors have one dtype, which is not of integers, or
-// there is no tensor but `out=`, whose dtype then is what the caller asks for.
+// `out=` is on another device, sizes are not known, all tensors have one dtype,
+// which is not of integers, or there is no tensor but `out=`, whose dtype then
+// is what the caller asks for.
 inline std::optional<torch::jit::Stack> DescribedCall(
     const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
@@ -58,6 +59,8 @@ inline std::optional<torch::jit::Stack> DescribedCall(
     if (value.isTensor()) {
       const at::Tensor& tensor = value.toTensor();
       if (!IsToBeChecked(tensor)) return std::nullopt;
+      if (IsOut(arguments[i]) && tensor.defined() && !tensor.device().is_xla())
+        return std::nullopt;
       // Of integers, the result may be floats.
       is_to_be_checked |=
           IsOut(arguments[i]) && tensor.defined() &&
@@ -116,6 +119,10 @@ inline void CheckOut(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   }
   if (auto described = DescribedCall(op, *stack)) {
     const at::AutoDispatchSkipFunctionalize guard;
+    // Such as that of torch.compile, which would meet tensors that are not its.
+    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::DispatchKeySet(
+        {c10::DispatchKey::Python, c10::DispatchKey::PreDispatch,
+         c10::DispatchKey::PythonTLSSnapshot}));
     const c10::WarningUtils::WarningHandlerGuard no_warnings(nullptr);
     try {
       op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta),

@@ -105,6 +105,7 @@ void RegisterForXla(torch::Library& library) {
   m.impl("mul.Tensor", MulTensor);
   m.impl("nan_to_num", NanToNum);
   m.impl("pow.Scalar", PowOfScalar);
+  m.impl("pow.Tensor_Scalar", PowByNumber);
   m.impl("pow.Tensor_Tensor", PowTensor);
   m.impl("remainder.Scalar", RemainderScalar);
   m.impl("remainder.Tensor", RemainderTensor);

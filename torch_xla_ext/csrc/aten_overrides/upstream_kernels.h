@@ -131,14 +131,15 @@ inline constexpr auto kOfScalarToo =
     &OfScalarToo<std::remove_pointer_t<decltype(kKernel)>, kKernel>::Call;
 
 inline at::Tensor AsVector(const at::Tensor& tensor) {
-  return at::view_copy(tensor, {-1});
+  return tensor.dim() == 1 ? tensor : at::view_copy(tensor, {-1});
 }
 template <typename Other>
 const Other& AsVector(const Other& other) {
   return other;
 }
 
-// The same where indices and sources have the dimensions of the tensor, too.
+// The same where indices and sources have the dimensions of the tensor, or are
+// numbers for a vector.
 template <typename Function, Function* kKernel>
 struct OfScalarsToo;
 
@@ -146,8 +147,9 @@ template <typename... Others,
           at::Tensor (*kKernel)(const at::Tensor&, Others...)>
 struct OfScalarsToo<at::Tensor(const at::Tensor&, Others...), kKernel> {
   static at::Tensor Call(const at::Tensor& self, Others... others) {
-    if (self.dim() != 0) return kKernel(self, others...);
-    return AsScalar(kKernel(AsVector(self), AsVector(others)...));
+    if (self.dim() > 1) return kKernel(self, others...);
+    const at::Tensor result = kKernel(AsVector(self), AsVector(others)...);
+    return self.dim() == 0 ? AsScalar(result) : result;
   }
 };
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "torch_xla_ext/csrc/pjrt_shim/failed_start.h"
@@ -20,6 +21,9 @@
 
 namespace torch_xla_ext::graph {
 namespace {
+
+// One that does not wait.
+thread_local bool in_lazy_step = false;
 
 struct GraphExecutor : torch::lazy::LazyGraphExecutor {
   using torch::lazy::LazyGraphExecutor::DeviceLockerArena;
@@ -204,14 +208,28 @@ bool LaunchTicket::WaitUntilReadable(const torch::lazy::BackendDevice& device,
   return queue->run != 0 && !queue->Any(donates) && data->HasValue();
 }
 
-std::vector<torch::lazy::BackendDataPtr> LaunchTicket::NotPending(
+bool LaunchTicket::IsBusy(const torch::lazy::BackendDevice& device) {
+  Queue* const queue = QueueOf(device);
+  const std::lock_guard<std::mutex> lock(queue->mutex);
+  return queue->run != 0;
+}
+
+LazyStep::LazyStep(bool waits) { in_lazy_step = !waits; }
+
+LazyStep::~LazyStep() { in_lazy_step = false; }
+
+bool LazyStep::NeedNotWait(const torch::lazy::BackendDevice& device) {
+  return in_lazy_step && LaunchTicket::IsBusy(device);
+}
+
+bool LaunchTicket::WillHaveValues(
     std::vector<torch::lazy::BackendDataPtr> data) const {
   using Result = std::weak_ptr<torch::lazy::BackendData>;
   std::vector<const Result*> pending;
   const auto is_before = [](const auto* one, const auto* other) {
     return one->owner_before(*other);
   };
-  const std::lock_guard<std::mutex> lock(queue_->mutex);
+  std::unique_lock<std::mutex> lock(queue_->mutex);
   queue_->Any([&pending](const Launch& launch) {
     for (const Result& result : launch.results) pending.push_back(&result);
     return false;
@@ -221,21 +239,28 @@ std::vector<torch::lazy::BackendDataPtr> LaunchTicket::NotPending(
     return std::binary_search(pending.begin(), pending.end(), &one, is_before);
   };
   data.erase(std::remove_if(data.begin(), data.end(), is_pending), data.end());
-  return data;
+  lock.unlock();
+  return std::all_of(data.begin(), data.end(),
+                     [](const auto& one) { return one->HasValue(); });
 }
 
-bool LaunchTicket::HasAllOthers(const torch::lazy::BackendDataPtr& data) const {
-  const auto uses = [&data](const std::shared_ptr<Launch>& launch) {
-    return launch == nullptr ? 0
-                             : std::count(launch->arguments.begin(),
-                                          launch->arguments.end(), data);
-  };
+bool LaunchTicket::HasAllOthers(
+    const std::vector<const torch::lazy::BackendDataPtr*>& data) const {
+  std::unordered_map<const torch::lazy::BackendData*, int64_t> uses;
+  for (const torch::lazy::BackendDataPtr* one : data) ++uses[one->get()];
   // What is added to the queue, or leaves it, is counted in use_count() at
   // least as long.
   const std::lock_guard<std::mutex> lock(queue_->mutex);
-  int64_t count = 1 + uses(queue_->current);
-  for (const auto& launch : queue_->waiting) count += uses(launch);
-  return data.use_count() <= count;
+  queue_->Any([&uses](const Launch& launch) {
+    for (const auto& argument : launch.arguments) {
+      const auto found = uses.find(argument.get());
+      if (found != uses.end()) ++found->second;
+    }
+    return false;
+  });
+  return std::all_of(data.begin(), data.end(), [&uses](const auto* one) {
+    return one->use_count() <= uses.at(one->get());
+  });
 }
 
 void LaunchTicket::StartAll(Queue* queue, std::shared_ptr<Launch> launch,

@@ -51,12 +51,16 @@ class LaunchTicket {
   static bool WaitUntilReadable(const torch::lazy::BackendDevice& device,
                                 const torch::lazy::BackendDataPtr& data);
 
-  // Returns the data that none of the programs before computes.
-  std::vector<torch::lazy::BackendDataPtr> NotPending(
-      std::vector<torch::lazy::BackendDataPtr> data) const;
-  // Whether only they refer to this data, as their arguments, besides the
-  // caller.
-  bool HasAllOthers(const torch::lazy::BackendDataPtr& data) const;
+  // Whether programs of the device are queued or being started.
+  static bool IsBusy(const torch::lazy::BackendDevice& device);
+
+  // Whether all of this data has values, or will have them when the programs
+  // before have been started.
+  bool WillHaveValues(std::vector<torch::lazy::BackendDataPtr> data) const;
+  // Whether only they refer to this data, as their arguments, besides these
+  // pointers.
+  bool HasAllOthers(
+      const std::vector<const torch::lazy::BackendDataPtr*>& data) const;
 
  private:
   friend void Start(LaunchTicket ticket, std::shared_ptr<Launch> launch);
@@ -70,6 +74,19 @@ class LaunchTicket {
   Queue* queue_;
   uint64_t run_ = 0;  // of the queue; 0 with the lock
   DeviceLock lock_;
+};
+
+// Lives while this thread computes the pending tensors of a device, in
+// torch_xla.sync().
+class LazyStep {
+ public:
+  explicit LazyStep(bool waits);
+  ~LazyStep();
+  LazyStep(const LazyStep&) = delete;
+  LazyStep& operator=(const LazyStep&) = delete;
+  // Whether this thread is in one that does not wait, and programs of the
+  // device are being started. If no tensor is pending it may return then.
+  static bool NeedNotWait(const torch::lazy::BackendDevice& device);
 };
 
 // What a written parameter had before a run.

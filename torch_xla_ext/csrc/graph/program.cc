@@ -31,6 +31,12 @@ const torch::lazy::BackendDataPtr& HandleOf(
   return tensor->torch::lazy::LazyTensor::data()->handle;
 }
 
+// Whether it is one number everywhere, as torch.ones_like() makes it.
+bool IsConstant(const torch::lazy::Node& node) {
+  if (node.op().op == at::prim::Constant) return true;
+  return node.op().op == at::aten::expand && IsConstant(*node.operand(0).node);
+}
+
 bool IsSame(const std::weak_ptr<torch::lazy::BackendData>& data,
             const torch::lazy::BackendDataPtr& other) {
   return !data.owner_before(other) && !other.owner_before(data);
@@ -149,8 +155,7 @@ std::vector<size_t> Program::ArgumentsToCopy(
 }
 
 std::vector<Program::Input> Program::Gather(
-    const std::vector<at::Tensor>& arguments,
-    const std::vector<Found>& state) const {
+    const std::vector<at::Tensor>& arguments, const std::vector<Found>& state) {
   auto* const executor = torch_xla::XLAGraphExecutor::Get();
   std::vector<Input> inputs(description_.parameters.size());
   std::vector<torch_xla::XLATensorPtr> pending;
@@ -160,7 +165,7 @@ std::vector<Program::Input> Program::Gather(
       // Like a lazy trace, which continues from the numbers drawn since the
       // last step.
       executor->SetRngSeed(device_, executor->GetRunningSeed(device_));
-      inputs[i].seed = executor->GetBaseSeedData(device_);
+      inputs[i].data = executor->GetBaseSeedData(device_);
       continue;
     }
     if (source.kind == Source::kState && state[source.index].base != nullptr) {
@@ -182,12 +187,39 @@ std::vector<Program::Input> Program::Gather(
       }
       inputs[i].tensor = std::move(tensor);
     }
-    if (!HasData(inputs[i].base) && !Transfer(inputs[i].base)) {
+    if (HasData(inputs[i].base) || Transfer(inputs[i].base)) continue;
+    inputs[i].data = ConstantOf(i, inputs[i].base);
+    if (inputs[i].data != nullptr) {
+      inputs[i].base = nullptr;
+    } else {
       pending.push_back(inputs[i].base);
     }
   }
   if (!pending.empty()) Materialize(std::move(pending));
   return inputs;
+}
+
+torch::lazy::BackendDataPtr Program::ConstantOf(
+    size_t parameter, const torch_xla::XLATensorPtr& tensor) {
+  const std::lock_guard<std::mutex> guard(*run_mutex_);
+  if (is_written_[parameter] || result_shapes_.empty() ||
+      tensor->sharding_spec() != nullptr) {
+    return nullptr;
+  }
+  const torch::lazy::Value value =
+      tensor->torch::lazy::LazyTensor::data()->ir_value;
+  if (!value || !IsConstant(*value.node)) return nullptr;
+  auto& [hash, data] = constants_[parameter];
+  if (data == nullptr || hash != value.hash()) {
+    // Not the tensor's own, which it may donate.
+    const torch_xla::XLATensorPtr copy = torch_xla::XLATensor::Create(
+        value, device_, /*logical_element_type=*/std::nullopt,
+        /*delay_eager_execution=*/false);
+    Materialize({copy});
+    data = DataOf(copy);
+    hash = value.hash();
+  }
+  return data;
 }
 
 bool Program::HasKnownData(size_t parameter,
@@ -217,9 +249,7 @@ void Program::CheckHaveValues(const std::vector<Input>& inputs) {
 
 bool Program::IsReady(const std::vector<Input>& inputs,
                       const LaunchTicket& ticket) {
-  constexpr int kMaxShared = 64;
   const uint64_t num_losses = NumLosses();
-  int num_shared = 0;
   std::vector<torch::lazy::BackendDataPtr> unknown;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].base == nullptr ||
@@ -228,14 +258,12 @@ bool Program::IsReady(const std::vector<Input>& inputs,
     }
     unknown.push_back(DataOf(inputs[i].base));
   }
-  for (const auto& data : ticket.NotPending(std::move(unknown))) {
-    if (!data->HasValue()) return false;
-  }
+  if (!ticket.WillHaveValues(std::move(unknown))) return false;
+  std::vector<const torch::lazy::BackendDataPtr*> shared;
   for (size_t i : description_.written) {
-    if (!IsShared(inputs[i].base)) continue;
-    const auto& data = inputs[i].base->torch::lazy::LazyTensor::data()->handle;
-    if (++num_shared > kMaxShared || !ticket.HasAllOthers(data)) return false;
+    if (IsShared(inputs[i].base)) shared.push_back(&HandleOf(inputs[i].base));
   }
+  if (!shared.empty() && !ticket.HasAllOthers(shared)) return false;
   num_losses_ = num_losses;
   return true;
 }
@@ -307,7 +335,7 @@ std::vector<torch::lazy::BackendDataPtr> Program::Start(
   launch->arguments.reserve(inputs.size());
   for (const Input& input : inputs) {
     const torch::lazy::BackendDataPtr& data =
-        input.base == nullptr ? input.seed : HandleOf(input.base);
+        input.base == nullptr ? input.data : HandleOf(input.base);
     launch->arguments.push_back(
         data != nullptr
             ? std::static_pointer_cast<Launch::Data>(data)
@@ -364,7 +392,7 @@ std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
   for (const Input& input : inputs) {
     if (input.base == nullptr) {
       arguments.emplace_back(torch_xla::bridge::AtenFromXlaTensor(
-          torch_xla::XLATensor::Create(input.seed, at::kLong)));
+          torch_xla::XLATensor::Create(input.data, at::kLong)));
     } else {
       arguments.emplace_back(input.storage == nullptr ? input.tensor
                                                       : input.storage->base());

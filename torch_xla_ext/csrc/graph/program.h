@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "torch_xla_ext/csrc/graph/launch.h"
@@ -140,7 +141,8 @@ class Program {
     // Keeps `storage` alive. Not of the seed, nor of a tensor of the state.
     at::Tensor tensor;
     torch_xla::XLATensorPtr base;
-    torch::lazy::BackendDataPtr seed;  // of a parameter that is the seed
+    // Of a parameter that is the seed, or a constant (ConstantOf).
+    torch::lazy::BackendDataPtr data;
     // Whether the tensor has the storage's own base, and not a view of it.
     bool is_base = false;
   };
@@ -178,7 +180,12 @@ class Program {
   }
   // The result is valid as long as both exist.
   std::vector<Input> Gather(const std::vector<at::Tensor>& arguments,
-                            const std::vector<Found>& state) const;
+                            const std::vector<Found>& state);
+  // The data of a tensor that is still to be computed, and all of whose values
+  // are one number, like a backward pass's first gradient. Null for other
+  // tensors. It is computed once, so that a run need not wait for it.
+  torch::lazy::BackendDataPtr ConstantOf(size_t parameter,
+                                         const torch_xla::XLATensorPtr& tensor);
   // Whether each parameter of the state has the data that it had after the last
   // run, or the sharding that CacheShardings has seen.
   bool HasCachedShardings(const std::vector<Input>& inputs) const;
@@ -220,6 +227,10 @@ class Program {
   // NumLosses() has changed. Of a written parameter only data that a run made.
   std::vector<std::weak_ptr<torch::lazy::BackendData>> data_;
   uint64_t num_losses_ = 0;
+  // Of ConstantOf, by parameters, with the hashes of their operations.
+  std::unordered_map<
+      size_t, std::pair<torch::lazy::hash_t, torch::lazy::BackendDataPtr>>
+      constants_;
   // Their data before each of the last runs, the oldest first: a buffer's
   // destructor may wait for the program that it was donated to.
   std::deque<std::shared_ptr<std::vector<Donated>>> donated_;

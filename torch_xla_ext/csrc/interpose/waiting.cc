@@ -2,12 +2,14 @@
 // end: they release the GIL (runtime_fixes/without_gil.h), and throw if another
 // process is lost (runtime_fixes/lost_process.h). failed_execution.cc has more
 // of them. Data that XLA cannot gather is an error (runtime_fixes/devices.h).
-// A tensor that has its value is read while later programs are being started.
+// A tensor that has its value is read while later programs are being started,
+// and torch_xla.sync() does not wait for them where it computes nothing.
 //
-// This works because the upstream binary calls torch's two through its PLT, and
-// PjRtComputationClient's through a vtable, which refers to them by their
-// symbols. The original functions are called from here, with copies of the
-// arguments, because the exception does not wait for them to return.
+// This works because the upstream binary calls torch's two and
+// SyncLiveTensorsGraph through its PLT, and PjRtComputationClient's through a
+// vtable, which refers to them by their symbols. The original functions are
+// called from here, with copies of the arguments, because the exception does
+// not wait for them to return.
 #include <dlfcn.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 
@@ -86,6 +88,10 @@ extern "C" void TensorCollectionBarrier(XLAGraphExecutor* executor,
       dlsym(RTLD_NEXT,
             "_ZN9torch_xla16XLAGraphExecutor23TensorCollectionBarrierEPN5torch4"
             "lazy17LazyGraphExecutor20SyncTensorCollectionE"));
+  if (collection->indices.empty() &&
+      torch_xla_ext::graph::LazyStep::NeedNotWait(collection->device)) {
+    return;
+  }
   // Like torch, does not lock again if the device is locked.
   if (torch_xla_ext::ProcessesWatched() && collection->unlocker.empty() &&
       collection->device.toString() != "Unknown0") {
@@ -95,6 +101,21 @@ extern "C" void TensorCollectionBarrier(XLAGraphExecutor* executor,
   }
   const torch_xla_ext::WithoutGil without_gil;
   upstream(executor, collection);
+}
+
+void XLAGraphExecutor::SyncLiveTensorsGraph(
+    const torch::lazy::BackendDevice* device,
+    c10::ArrayRef<std::string> devices, bool wait) {
+  using Upstream =
+      void (*)(XLAGraphExecutor*, const torch::lazy::BackendDevice*,
+               c10::ArrayRef<std::string>, bool);
+  static const auto upstream = reinterpret_cast<Upstream>(
+      dlsym(RTLD_NEXT,
+            "_ZN9torch_xla16XLAGraphExecutor20SyncLiveTensorsGraphEPKN5torch4"
+            "lazy13BackendDeviceEN3c108ArrayRefINSt7__cxx1112basic_stringIcSt11"
+            "char_traitsIcESaIcEEEEEb"));
+  const torch_xla_ext::graph::LazyStep step(wait);
+  upstream(this, device, devices, wait);
 }
 
 at::Tensor XLATensor::ToTensor(bool detached) {

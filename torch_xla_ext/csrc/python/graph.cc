@@ -4,6 +4,7 @@
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -224,6 +225,16 @@ void DefineState(py::module_& module) {
       },
       "The sizes, the strides and the offset that a tensor has in PyTorch.");
   module.def("_xla_capture_is_supported", &IsFunctionalXlaTensor);
+  module.def(
+      "_xla_capture_are_supported",
+      [](const py::sequence& values) {
+        return std::all_of(
+            values.begin(), values.end(), [](const py::handle value) {
+              return !THPVariable_Check(value.ptr()) ||
+                     IsFunctionalXlaTensor(THPVariable_Unpack(value.ptr()));
+            });
+      },
+      "The same of all tensors among the values.");
   module.def(
       "_xla_capture_is_used_by_python",
       [](py::handle tensor) {

@@ -46,8 +46,9 @@ constexpr uint32_t kShape = 1, kS64s = 5, kF32s = 8, kF64s = 9, kF16s = 11,
                    kBf16s = 13;
 }
 constexpr uint64_t kManual = 4;  // of xla::OpSharding::Type
-constexpr uint64_t kS32 = 4, kS64 = 5, kF16 = 10, kF32 = 11, kF64 = 12,
-                   kTuple = 13, kBf16 = 16;
+constexpr uint64_t kPred = 1, kS8 = 2, kS16 = 3, kS32 = 4, kS64 = 5, kU8 = 6,
+                   kF16 = 10, kF32 = 11, kF64 = 12, kTuple = 13, kC64 = 15,
+                   kBf16 = 16, kC128 = 18;
 
 }  // namespace torch_xla_ext::hlo
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla_ext/csrc/runtime_fixes/conversions.h"
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
 #include "torch_xla_ext/csrc/runtime_fixes/partitioned_operands.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
@@ -389,9 +390,12 @@ class Corrections {
 
 std::optional<std::string> CorrectReductions(const std::string& module) {
   std::optional<std::string> corrected = Corrections(module).Run();
-  std::optional<std::string> divisible =
-      CorrectPartitionedOperands(corrected ? *corrected : module);
-  return divisible ? divisible : corrected;
+  for (const auto correct : {CorrectPartitionedOperands, CorrectConversions}) {
+    std::optional<std::string> further =
+        correct(corrected ? *corrected : module);
+    if (further) corrected = std::move(further);
+  }
+  return corrected;
 }
 
 }  // namespace torch_xla_ext

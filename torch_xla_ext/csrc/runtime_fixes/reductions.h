@@ -28,7 +28,8 @@ namespace torch_xla_ext {
 // ArgMax and ArgMin compare values only, and so pass over it.
 //
 // In a program with shardings, scatters, convolutions and gradients of pools
-// get operands that XLA's partitioner can divide (partitioned_operands.h).
+// get operands that XLA's partitioner can divide (partitioned_operands.h). In
+// all programs, numbers are converted as PyTorch does it (conversions.h).
 std::optional<std::string> CorrectReductions(const std::string& module);
 
 }  // namespace torch_xla_ext

@@ -294,6 +294,7 @@ struct XLANativeFunctions {
                          at::IntArrayRef dim, bool keepdim);
   static at::Tensor normal(const at::Tensor& mean, const at::Tensor& std,
                            std::optional<at::Generator> generator);
+  static at::Tensor pow(const at::Tensor& self, const at::Scalar& exponent);
   static at::Tensor pow(const at::Tensor& self, const at::Tensor& exponent);
   static at::Tensor pow(const at::Scalar& self, const at::Tensor& exponent);
   static at::Tensor prod(const at::Tensor& self, int64_t dim, bool keepdim,

@@ -215,6 +215,8 @@ class XLAGraphExecutor {
   void SyncTensorsGraph(std::vector<XLATensorPtr>* tensors,
                         absl::Span<const std::string> devices, bool wait,
                         bool sync_ltc_data, bool warm_up_cache_only);
+  void SyncLiveTensorsGraph(const torch::lazy::BackendDevice* device,
+                            c10::ArrayRef<std::string> devices, bool wait);
   std::vector<XLATensorPtr> GetLiveTensors(
       const torch::lazy::BackendDevice* device);
   void WaitDeviceOps(absl::Span<const std::string> devices);

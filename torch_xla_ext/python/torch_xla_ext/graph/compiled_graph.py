@@ -14,6 +14,7 @@ has the data of another argument, is traced as a copy, so that a later call may 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from numbers import Number
 
@@ -22,15 +23,20 @@ import torch_xla
 
 from torch_xla_ext.graph.shared_memory import SharedMemory
 from torch_xla_ext.graph.tensors import clone_of, sharding_of, shardings_of
-from torch_xla_ext.graph.traced_program import InPlaceProgram, Source, Trace, keep_shardings
+from torch_xla_ext.graph.traced_program import (
+    InPlaceProgram,
+    Source,
+    Trace,
+    keep_shardings,
+    same_seed,
+)
 
 _XLAC = torch_xla._XLAC
 
 
 def is_supported(arguments: Sequence[object]) -> bool:
     """Return whether all tensors are XLA's, with functionalization on."""
-    tensors = (argument for argument in arguments if isinstance(argument, torch.Tensor))
-    return all(map(_XLAC._xla_capture_is_supported, tensors))
+    return _XLAC._xla_capture_are_supported(arguments)
 
 
 class CompiledGraph:
@@ -124,11 +130,18 @@ class _Program:
                     tensors[i].copy_(copies[i])
                 for i, result in self.copied_back.items():
                     tensors[i].copy_(new[result.index])
+        if self._returns_new:
+            return new
         made = {_Argument: tensors, _New: new}
         return [
             made[type(result)][result.index] if type(result) in made else result
             for result in self.results
         ]
+
+    @functools.cached_property
+    def _returns_new(self) -> bool:
+        """Whether the results are what the program computes, and nothing else."""
+        return not self.copied_back and self.results == list(map(_New, range(len(self.results))))
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.memory is not None:
@@ -150,7 +163,8 @@ def _trace(
 ) -> _Program:
     if memory is not None:
         arguments = memory.views(arguments)
-    own = _with_own_data(arguments)
+    with same_seed():
+        own = _with_own_data(arguments)
     own_tensors = [argument for argument in own if isinstance(argument, torch.Tensor)]
     tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
     trace = Trace(own_tensors)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 
 import torch
@@ -29,6 +29,19 @@ class Source(enum.IntEnum):
     CONSTANT = 3
     SEED = 4
     OWN_VALUES = 5  # an argument that the program only reads
+
+
+@contextlib.contextmanager
+def same_seed() -> Iterator[None]:
+    """Leave the seed of the device's random numbers as it is, in spite of the ends of steps.
+
+    A call that is compiled first draws the numbers that it would draw later.
+    """
+    seed = _XLAC._xla_get_rng_seed()
+    try:
+        yield
+    finally:
+        _XLAC._xla_set_rng_seed(seed)
 
 
 class Trace:

@@ -41,6 +41,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
     from torch_xla_ext.graph.compiled_graph import CompiledGraph, is_supported
     from torch_xla_ext.graph.shared_memory import SharedMemory
     from torch_xla_ext.graph.split_graph import nodes_on_host, on_cpu, other_device, split
+    from torch_xla_ext.graph.traced_program import same_seed
 
     upstream, upstream_parts = module.extract_internal, module.partition_fx_graph_for_cpu_fallback
     upstream_helper, moved = (
@@ -50,6 +51,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
 
     memory: SharedMemory | None = None  # of the arguments of the graph that is being compiled
 
+    @same_seed()
     def extract_compiled_graph_helper(
         graph: torch.fx.GraphModule, arguments: Sequence[object]
     ) -> Callable[..., object]:
@@ -178,9 +180,17 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
     from torch._functorch._aot_autograd import runtime_wrappers
     from torch.multiprocessing.reductions import StorageWeakRef
 
+    def inference_compiler(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> object:
+        from torch_xla_ext.graph.result_views import keeping_views, without_views
+
+        remade = without_views(graph)
+        compiled = original.kwargs["fw_compiler"](graph, inputs)
+        return compiled if remade is None else keeping_views(compiled, remade)
+
     merge = runtime_wrappers.merge_view_inputs
     upstream = aot_autograd(
         **original.kwargs,
+        inference_compiler=inference_compiler,
         # Of what the gradient needs, it computes again what is cheap; the default saves all.
         partition_fn=partitioners.min_cut_rematerialization_partition,
         # Also what a function writes to its arguments is a part of its program.

@@ -1,0 +1,51 @@
+"""When the next step is scheduled: not long before the device can start it.
+
+The engine schedules a step while the one before runs. If that is one of prompts, a request that
+comes in the meantime would wait for the end of both before its own first step.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+_T = TypeVar("_T")
+# To schedule, prepare and start a step takes less.
+_EARLY = 0.005  # seconds
+
+
+class StepClock:
+    """Measures steps, by about how many tokens they have.
+
+    Args:
+        now: returns seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._shortest: dict[int, float] = {}
+        self._running: collections.deque[tuple[int, float]] = collections.deque()
+        self._end = 0.0  # of the last step that has ended
+
+    def start(self, num_tokens: int) -> None:
+        """Note that a step has been started."""
+        self._running.append((num_tokens // 64, self._now()))
+
+    def wait(self, result: Callable[[], _T]) -> _T:
+        """Return what `result` returns, which waits for the first step that runs."""
+        found = result()
+        size, begin = self._running.popleft()
+        begin, self._end = max(begin, self._end), self._now()
+        seconds = self._end - begin
+        self._shortest[size] = min(seconds, self._shortest.get(size, seconds))
+        return found
+
+    def seconds_until_needed(self) -> float:
+        """Return how long the next step need not be scheduled; 0 if that is not known."""
+        if not self._running:
+            return 0.0
+        size, begin = self._running[0]
+        end = max(begin, self._end) + self._shortest.get(size, 0.0)
+        return max(end - self._now() - _EARLY, 0.0)

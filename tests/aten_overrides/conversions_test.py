@@ -1,0 +1,80 @@
+"""Conversions between masks, numbers and small integers, and roots, with NaN and infinities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from testing.ways import run_by
+
+NUMBERS = torch.tensor([1.0, float("nan"), float("inf"), float("-inf"), -2.0, 3.0, -0.0, 0.0])
+MASK = torch.tensor([True, False, False, False, False, True, True, False])
+WAYS = ["lazy", "captured", "openxla"]
+
+PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "by a mask": lambda x, mask: x * mask,
+    "by a number": lambda x, mask: mask.to(x.dtype) * x,
+    "by a comparison": lambda x, mask: x * (x > 0),
+    "in place": lambda x, mask: x.clone().mul_(mask),
+    "summed": lambda x, mask: (x * mask).sum(),
+    "by an identity": lambda x, mask: x[:3] * torch.eye(3, device=x.device),
+    "addcmul": lambda x, mask: torch.addcmul(x, x, mask.to(x.dtype)),
+    "einsum": lambda x, mask: torch.einsum("i,i->i", x, mask.to(x.dtype)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64]
+)
+def test_products_with_masks(dtype: torch.dtype, way: str) -> None:
+    """XLA selects 0 where the mask is false, and so hides NaN."""
+    cases = {
+        name: case
+        for name, case in PRODUCTS.items()
+        if not (dtype.is_complex and name == "by a comparison")
+    }
+
+    def step(x: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+        return [case(x, mask) for case in cases.values()]
+
+    x = torch.complex(NUMBERS, NUMBERS) if dtype.is_complex else NUMBERS.to(dtype)
+    found = run_by(way, step)(x.to("xla"), MASK.to("xla"))
+    for name, a, b in zip(cases, found, step(x, MASK), strict=True):
+        torch.testing.assert_close(a.cpu(), b, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("function", [torch.amax, torch.amin])
+def test_gradient_of_an_extremum_of_nan(function: Callable[..., torch.Tensor]) -> None:
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(function(x, 1).sum(), x)[0]
+
+    x = torch.tensor([[1.0, float("nan"), 3.0], [1.0, 2.0, 2.0]])
+    torch.testing.assert_close(gradient(x.to("xla")).cpu(), gradient(x), equal_nan=True)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.bfloat16])
+def test_floats_become_small_integers(source: torch.dtype, way: str) -> None:
+    """PyTorch wraps numbers, so that -1.0 is 255 in uint8; XLA takes the nearest one."""
+    dtypes = (torch.uint8, torch.int8, torch.int16)
+
+    def step(x: torch.Tensor) -> list[torch.Tensor]:
+        copies = [torch.zeros_like(x, dtype=dtype).copy_(x) for dtype in dtypes]
+        return [x.to(dtype) for dtype in dtypes] + copies
+
+    x = torch.tensor([0, 0.5, -0.5, 1.9, -1.9, 127.5, 128, -129, 255, 256, -1, 32768, -1e6])
+    for a, b in zip(run_by(way, step)(x.to("xla", source)), step(x.to(source)), strict=True):
+        assert torch.equal(a.cpu(), b)
+
+
+@pytest.mark.parametrize("exponent", [0.5, -0.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+def test_roots(dtype: torch.dtype, exponent: float) -> None:
+    """PyTorch's are those of sqrt and rsqrt: NaN of -inf."""
+    x = (NUMBERS if dtype.is_floating_point else torch.arange(5)).to(dtype)
+    found, expected = (x.to("xla") ** exponent).cpu(), x**exponent
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    assert torch.equal(found.signbit()[~found.isnan()], expected.signbit()[~found.isnan()])

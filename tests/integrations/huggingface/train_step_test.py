@@ -1,0 +1,46 @@
+"""benchmarks/train_step.py trains a mixture of experts as plain PyTorch does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+import train_step
+
+BATCH, LENGTH, STEPS = 2, 16, 5
+
+
+def plain_losses() -> list[float]:
+    torch.manual_seed(0)
+    model = train_step.MixtureTiny(LENGTH)
+    model.draw()
+    train_step.in_bfloat16(model)
+    tokens = torch.randint(model.VOCABULARY, (BATCH, LENGTH + 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        logits = model(tokens[:, :-1]).flatten(0, 1).float()
+        loss = functional.cross_entropy(logits, tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_losses_of_a_mixture(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    arguments = ("--model=mixture-tiny", f"--batch={BATCH}", f"--length={LENGTH}", "--steps=1")
+    monkeypatch.setattr(sys, "argv", ["train_step.py", *arguments])
+    train_step.main()
+    losses = json.loads(capsys.readouterr().out)["losses"]
+    expected = plain_losses()
+    assert expected[0] - expected[-1] > 0.1
+    torch.testing.assert_close(losses, expected, rtol=0, atol=5e-3)

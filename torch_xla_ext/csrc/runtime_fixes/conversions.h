@@ -1,0 +1,23 @@
+// Conversions as PyTorch does them.
+#ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_CONVERSIONS_H_
+#define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_CONVERSIONS_H_
+
+#include <optional>
+#include <string>
+
+namespace torch_xla_ext {
+
+// Returns the program `module`, a serialized xla::HloModuleProto, with some of
+// its conversions by way of another type; nothing if it has none of these.
+//
+// Masks become numbers by way of bytes: XLA's simplifier makes
+// select(mask, x, 0) of x * convert(mask), which is 0 where the mask is false
+// and x is NaN or infinite. PyTorch's product is NaN there.
+//
+// Floats become integers of 8 and 16 bits by way of wider ones: PyTorch wraps
+// the number, so that -1.0 is 255 in uint8; XLA takes the nearest one, 0.
+std::optional<std::string> CorrectConversions(const std::string& module);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_CONVERSIONS_H_

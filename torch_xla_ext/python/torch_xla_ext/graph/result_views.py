@@ -1,0 +1,88 @@
+"""Results of a compiled function that are views of one tensor, and stay so.
+
+Each result of a program is a tensor of its own. What the caller, or the code behind a graph break,
+writes to one result has to be seen in the others that share its memory: so the program returns the
+tensor that they are views of, and the views are made anew. Where gradients are recorded, PyTorch
+does this itself.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+
+import torch
+
+_Run = Callable[..., object]
+
+
+def without_views(graph: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
+    """Take results that are views of one tensor out of a graph.
+
+    Args:
+        graph: a graph without in-place operators. It gets other results.
+
+    Returns:
+        What makes the graph's former results of those that it has now; None if it has the same.
+    """
+    (output,) = graph.graph.find_nodes(op="output")
+    results = list(output.args[0])
+    roots = {node: _root(node) for node in results if isinstance(node, torch.fx.Node)}
+    shared = [root for root in roots.values() if root.op == "call_function"]
+    views = [node for node, root in roots.items() if node is not root and shared.count(root) > 1]
+    if not views:
+        return None
+    made = _with_their_views(views)
+    needed = {source for node in made for source in node.all_input_nodes if source not in made}
+    kept = dict.fromkeys(node for node in roots if node not in views)
+    kept.update(dict.fromkeys(node for node in graph.graph.nodes if node in needed))
+    remade = torch.fx.Graph()
+    known = {node: remade.placeholder(node.name) for node in kept}
+    for node in graph.graph.nodes:
+        if node in made:
+            known[node] = remade.node_copy(node, known.__getitem__)
+    remade.output([known.get(node, node) for node in results])
+    output.args = (tuple(kept),)
+    for node in reversed(graph.graph.nodes):
+        if node in made and not node.users:
+            graph.graph.erase_node(node)
+    graph.recompile()
+    return torch.fx.GraphModule({}, remade)
+
+
+def keeping_views(compiled: _Run, remade: torch.fx.GraphModule) -> _Run:
+    """Return a function of a list of arguments, as `compiled` is, with the former results."""
+
+    def run(arguments: list[object]) -> Sequence[object]:
+        results = compiled(arguments)
+        with torch.no_grad():
+            return remade(*(results if isinstance(results, (list, tuple)) else [results]))
+
+    run._boxed_call = True
+    return run
+
+
+def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
+    """Return what a node is a view of, or a list of views of."""
+    if node.op != "call_function":
+        return None
+    if node.target is operator.getitem:
+        parts = node.args[0]
+        return parts if _viewed(parts) is not None else None
+    return node.args[0] if getattr(node.target, "is_view", False) else None
+
+
+def _root(node: torch.fx.Node) -> torch.fx.Node:
+    while (viewed := _viewed(node)) is not None:
+        node = viewed
+    return node
+
+
+def _with_their_views(views: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Return the views, and those that they are views of."""
+    found = set()
+    for node in views:
+        while _viewed(node) is not None:
+            found.add(node)
+            node = _viewed(node)
+    return found
