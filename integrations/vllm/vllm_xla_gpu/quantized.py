@@ -1,4 +1,4 @@
-"""vLLM's linear layers and mixtures of experts with fp8 weights.
+"""vLLM's linear and MoE layers with fp8 weights.
 
 vLLM's own are calls of its CUDA operators. Here all kinds of checkpoint become the same: a weight
 [out_features, in_features], a scale of each output feature or of each block, and none or one of the
@@ -74,7 +74,7 @@ class XlaW8A8Fp8(CompressedTensorsW8A8Fp8):
 
 
 class Fp8MoEMethod(of_vllm.Fp8MoEMethod):
-    """The method of quantization="fp8" for mixtures of experts, which moe.py computes."""
+    """The method of quantization="fp8" for MoE layers, which moe.py computes."""
 
     def process_weights_after_loading(self, layer: FusedMoE) -> None:
         if not self.quant_config.is_checkpoint_fp8_serialized:
@@ -98,12 +98,12 @@ class CompressedTensorsW8A8Fp8MoEMethod(compressed_tensors_moe.CompressedTensors
 def compressed_experts(
     config: CompressedTensorsConfig, layer: FusedMoE
 ) -> CompressedTensorsW8A8Fp8MoEMethod:
-    """Return the method of a mixture; other checkpoints than those in fp8 are refused."""
+    """Return the method of an MoE layer; refuse checkpoints that are not in fp8."""
     scheme = config.target_scheme_map.get("Linear", {})
     weights, inputs = scheme.get("weights"), scheme.get("input_activations")
     if weights is None or inputs is None or not config._is_fp8_w8a8(weights, inputs):
         raise UnsupportedError(
-            "vllm-xla-gpu does not support a mixture of experts whose quantized weights or inputs "
+            "vllm-xla-gpu does not support an MoE layer whose quantized weights or inputs "
             "are not in fp8; serve a checkpoint in fp8, or one of bfloat16"
         )
     return CompressedTensorsW8A8Fp8MoEMethod(config, layer.moe_config)

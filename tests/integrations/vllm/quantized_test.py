@@ -256,7 +256,7 @@ def test_layers(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_experts(kind: Callable[..., Checkpoint], models: Path, tmp_path: Path) -> None:
-    """A mixture computes what its rounded weights and inputs demand."""
+    """An MoE layer computes what its rounded weights and inputs demand."""
     model = families.write("wide_qwen3_moe", models)
     path = write(model, kind, tmp_path, {})
     # vLLM serves the others in 16 bits.
