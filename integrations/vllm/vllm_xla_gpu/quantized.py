@@ -89,7 +89,7 @@ class Fp8MoEMethod(of_vllm.Fp8MoEMethod):
 
 
 class CompressedTensorsW8A8Fp8MoEMethod(compressed_tensors_moe.CompressedTensorsW8A8Fp8MoEMethod):
-    """The same for checkpoints of compressed-tensors."""
+    """The method of fp8 for MoE layers in checkpoints of compressed-tensors."""
 
     def process_weights_after_loading(self, layer: FusedMoE) -> None:
         _keep_experts(layer)
@@ -128,7 +128,7 @@ def _keep_experts(layer: FusedMoE) -> None:
 
 
 def _of_outputs(layer: LinearBase) -> torch.Tensor:
-    """Return each output feature's scale, from those of the layer or its parts."""
+    """Return each output feature's scale, from the scales of the layer or its parts."""
     scale = layer.weight_scale.data
     if scale.dim() == 2:
         return scale[:, 0]
@@ -139,7 +139,7 @@ def _of_outputs(layer: LinearBase) -> torch.Tensor:
 
 
 def _of_inputs(layer: LinearBase) -> torch.Tensor | None:
-    """Return the largest of those of the layer's parts, which have one input."""
+    """Return the largest input scale of the layer's parts, which have one input."""
     scale = getattr(layer, "input_scale", None)
     return None if scale is None else scale.data.max()
 

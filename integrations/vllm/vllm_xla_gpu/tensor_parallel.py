@@ -132,7 +132,7 @@ class Devices:
         divided: Sequence[torch.Tensor],
         whole: Sequence[torch.Tensor],
     ) -> torch.Tensor:
-        """Return the sum over the devices of what the function returns on each.
+        """Return the sum over the devices of the function's results.
 
         Args:
             function: its arguments are the device's columns of `divided`, and `whole`.
