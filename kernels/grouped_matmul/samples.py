@@ -109,7 +109,7 @@ _MX_VALUES = torch.cat([_MX_VALUES, -_MX_VALUES])
 
 
 def mx_values(w: torch.Tensor, w_scale: torch.Tensor) -> torch.Tensor:
-    """Return what weights in MXFP4 stand for, in float64."""
+    """Return the values of weights in MXFP4, in float64."""
     codes = torch.stack([w & 15, w >> 4], -1).flatten(-2).long()
     scale = torch.exp2(w_scale.double() - 127)
     return _MX_VALUES.double()[codes] * scale.repeat_interleave(32, -1)

@@ -166,9 +166,9 @@ def biased(logits: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return (logits.float() + bias).to(logits.dtype)
 
 
-def make_key(seed: int, place: int) -> np.ndarray:
-    """Return the key of token `place` of a request with `seed`, uint32 [2]."""
-    digest = hashlib.blake2b(f"{seed} {place}".encode(), digest_size=8).digest()
+def make_key(seed: int, index: int) -> np.ndarray:
+    """Return the key of the token at index `index` of a request with `seed`, uint32 [2]."""
+    digest = hashlib.blake2b(f"{seed} {index}".encode(), digest_size=8).digest()
     return np.frombuffer(digest, dtype=np.uint32)
 
 

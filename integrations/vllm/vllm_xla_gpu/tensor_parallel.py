@@ -410,7 +410,7 @@ class _ColumnsMethod(LinearMethodBase):
 
 
 class _SeparateColumnsMethod(LinearMethodBase):
-    """The same with a product for each weight, where the devices cannot divide one of them."""
+    """A linear layer with a product for each weight, if the devices cannot divide one of them."""
 
     def create_weights(self, *args: object, **kwargs: object) -> None:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Show what XLA is about to run: HLO, StableHLO, and the custom calls in them.
+"""Show the programs that XLA is about to run: HLO, StableHLO, and their custom calls.
 
 If the environment variable TORCH_XLA_EXT_LOG_LAUNCHES is set, launches of kernels that use
 torch_xla_ext/kernel.h are logged to standard error, with their shapes and the time of the launch

@@ -143,7 +143,7 @@ def partitioned(arguments: Arguments, call: sharding.PartitionedCall | None) -> 
 
 
 def checked(request: Request) -> Arguments:
-    """Check what the C++ code cannot.
+    """Check the arguments as far as the C++ code cannot.
 
     Raises:
         TypeError, ValueError: as custom_call.

@@ -34,7 +34,7 @@ def _flat_spec(num_arguments: int) -> pytree.TreeSpec:
 
 
 def flatten(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
-    """Return what pytree.tree_flatten((args, kwargs)) does, faster where it is simple."""
+    """Return pytree.tree_flatten((args, kwargs)), faster for simple arguments."""
     if not kwargs and _LEAVES.issuperset(map(type, args)):
         return list(args), _flat_spec(len(args))
     return pytree.tree_flatten((args, kwargs))

@@ -140,7 +140,7 @@ class _Program:
 
     @functools.cached_property
     def _returns_new(self) -> bool:
-        """Whether the results are what the program computes, and nothing else."""
+        """Whether the results are those of the program, in order, and none is copied back."""
         return not self.copied_back and self.results == list(map(_New, range(len(self.results))))
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -150,7 +150,7 @@ class _Program:
 
     @staticmethod
     def _keep_pending_values(donated: list[torch.Tensor]) -> None:
-        """Compute what still has to be computed from buffers that the program takes."""
+        """Compute `donated`, and pending values that read them, before the program takes them."""
         if not donated:
             return
         _XLAC._xla_sync_multi(donated, [], True, True)

@@ -105,7 +105,7 @@ class PythonState:
         return set(self._seen)
 
     def forget(self, names: Collection[str]) -> None:
-        """Keep only what can be compared later: attributes with these names."""
+        """Keep only the state that can be compared later: attributes with these names."""
         for _, _, node in self._roots:
             node.restrict(names)
         self.tensors.clear()

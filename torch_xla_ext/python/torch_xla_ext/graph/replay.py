@@ -63,7 +63,7 @@ class Replay:
         return f"{changed} changed" if changed else None
 
     def mismatch(self, arguments: list[torch.Tensor]) -> str | None:
-        """Return what has changed since the step was captured, besides values of tensors."""
+        """Return the change since the step was captured, besides values of tensors."""
         if not self._program.matches(arguments):
             return "tensors of its state were replaced, reshaped, or share memory with others now"
         if self._sharded:

@@ -218,7 +218,7 @@ class Tracer:
             raise NotRepeatableError(name, self._as_lazy(outputs), remedy)
 
     def _change(self, executed: watch.ExecutedCode, outputs: Any) -> tuple[str, str | None] | None:
-        """Return what the function changed besides tensors, and the remedy."""
+        """Return the state other than tensors that the function changed, and the remedy."""
         moved = self._state.moved()
         changed = self._changed_python(executed)
         if moved:
@@ -239,7 +239,7 @@ class Tracer:
         return pytree.tree_map(lambda leaf: originals.get(id(leaf), leaf), outputs)
 
     def _changed_python(self, executed: watch.ExecutedCode) -> str | None:
-        """Return what the function changed besides tensors; add its globals to the guards."""
+        """Return the changed state other than tensors; add the function's globals to the guards."""
         names: set[str] = set()
         strings: set[str] = set()
         by_strings = False

@@ -1,4 +1,4 @@
-"""The calls that XLA divides among devices: what it asks while it compiles a program.
+"""The calls that XLA divides among devices: its callbacks while it compiles a program.
 
 A program for several devices is traced as if there were one. XLA then decides how its arrays are
 sharded: it propagates the shardings that the user's marks say through all operations, forward and

@@ -27,7 +27,7 @@ def folder() -> Path | None:
 
 
 def key_of(parts: object) -> str:
-    """Return the key of what was made from `parts`, which json can write."""
+    """Return the key of an object that was made from `parts`, which json can write."""
     text = json.dumps([_FORMAT, parts], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

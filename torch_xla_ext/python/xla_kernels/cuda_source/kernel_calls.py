@@ -1,4 +1,4 @@
-"""Calls of a CUDA kernel: their checks, what each of its parameters gets, and the reference."""
+"""Calls of a CUDA kernel: their checks, the value of each parameter, and the reference."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Calls:
         outputs: Outputs | None = None,
         aliases: Sequence[str | int] | None = None,
     ) -> None:
-        """Check what a GPU would get, once for equal calls.
+        """Check the launch that a GPU would get, once for equal calls.
 
         Raises:
             CompilationError, TypeError, ValueError: as on a GPU.

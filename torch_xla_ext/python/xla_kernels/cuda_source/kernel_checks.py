@@ -1,4 +1,4 @@
-"""Checks of a kernel without a GPU: that it compiles, and what calls would pass to it."""
+"""Checks of a kernel without a GPU: that it compiles, and the arguments of its calls."""
 
 from __future__ import annotations
 

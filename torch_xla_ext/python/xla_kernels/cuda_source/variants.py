@@ -40,7 +40,7 @@ class Request:
 
     @property
     def key(self) -> Hashable:
-        """The same for calls with the same launch, but for the target."""
+        """A key that calls with the same launch share, but for the target."""
         arrays = map(tuple, (self.operands, self.results, self.parameters.items()))
         return (*arrays, self.configuration.key)
 

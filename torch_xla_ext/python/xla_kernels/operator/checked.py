@@ -33,7 +33,7 @@ def _is_symbolic(value: Value) -> bool:
 
 
 class Checked(NamedTuple):
-    """The checked arguments of an operator by name, and what follows from them.
+    """The checked arguments of an operator by name, and values derived from them.
 
     Attributes:
         parameters: the kernel's, if it is made with torch_xla_ext/kernel.h.

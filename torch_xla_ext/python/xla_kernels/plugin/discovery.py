@@ -1,4 +1,4 @@
-"""Finds a PJRT CUDA plugin, the driver and the CUDA libraries, and reports what is missing.
+"""Find a PJRT CUDA plugin, the driver and the CUDA libraries, and report what is missing.
 
 All access to the machine goes through `System`, so that tests can simulate other machines.
 """

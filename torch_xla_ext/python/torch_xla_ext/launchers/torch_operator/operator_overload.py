@@ -366,7 +366,7 @@ def _number(value: object) -> tuple[torch.dtype, str] | None:
 
 
 def _filled(returned: object, results: Sequence[torch.Tensor]) -> object:
-    """Return what the operator returns, with the call's results filled in."""
+    """Return the operator's result, with the call's results filled in."""
     kind = type(returned)
     if kind is _Result:
         return results[returned]
