@@ -176,6 +176,23 @@ class Vit(nn.Module):
         return 6 * batch * tokens * (parameters + 2 * self.LAYERS * tokens * self.WIDTH)
 
 
+def causal_attention(
+    module: nn.Module,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: None,
+    *,
+    scaling: float,
+    **others: object,
+) -> tuple[torch.Tensor, None]:
+    """Compute transformers' attention without the mask that its own makes for packed sequences."""
+    seen = functional.scaled_dot_product_attention(
+        q, k, v, is_causal=True, scale=scaling, enable_gqa=True
+    )
+    return seen.transpose(1, 2).contiguous(), None
+
+
 class Mixture(nn.Module):
     """transformers' Qwen3-MoE: 1.5 billion parameters, of which a token uses 0.5 billion."""
 
@@ -184,8 +201,9 @@ class Mixture(nn.Module):
 
     def __init__(self, _length: int) -> None:
         super().__init__()
-        from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+        from transformers import AttentionInterface, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+        AttentionInterface.register("causal", causal_attention)
         config = Qwen3MoeConfig(
             vocab_size=self.VOCABULARY,
             hidden_size=self.WIDTH,
@@ -197,21 +215,26 @@ class Mixture(nn.Module):
             num_experts=self.EXPERTS,
             num_experts_per_tok=self.TOP_K,
             norm_topk_prob=True,
-            attn_implementation="sdpa",
+            attn_implementation="causal",
             experts_implementation="grouped_mm",  # of transformers 5
         )
         with torch.device("meta"):  # `draw` initializes them
-            self.model = Qwen3MoeForCausalLM(config)
+            self.model = Qwen3MoeForCausalLM(config).bfloat16()
         self.model.to_empty(device="cpu")
         self.model.model.rotary_emb = type(self.model.model.rotary_emb)(config)
 
     @torch.no_grad()
     def draw(self) -> None:
         """Draw the same numbers for transformers 4, with weights of each expert, and for 5."""
+        # Drawing 1.5 billion takes a minute: all weights have these, from places of their own on.
+        count = 2**20
+        numbers = torch.randn(count, generator=torch.Generator().manual_seed(0)) * 0.02
+        numbers = numbers.bfloat16().repeat(2)
 
         def fill(name: str, weight: torch.Tensor) -> None:
-            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-            weight.normal_(std=0.02, generator=generator)
+            first = zlib.crc32(name.encode()) % count
+            for part in weight.flatten().split(count):
+                part.copy_(numbers[first : first + len(part)])
 
         for name, parameter in self.named_parameters():
             if parameter.dim() == 1:

@@ -174,19 +174,13 @@ __device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
 // elements; of F8E4M3FN, a of 64 x 32 and b of 32 x N, by Wgmma alone. Thread t
 // of the warpgroup holds, in d[4 j] to d[4 j + 3], columns 8 j + 2 (t % 4) and
 // the next one, of row 16 (t / 32) + t % 32 / 4 and of the row 8 below it. N is
-// 32, 64, 128 or 256, given by the size of d.
+// 64, 128 or 256, given by the size of d.
 //   Wgmma(d, a, b, add): a and b in shared memory, both K-major
 //   WgmmaTransposed(d, a, b, add): the same, with b's K in rows
 //   WgmmaBothTransposed(d, a, b, add): the same, with a's K in rows, too
 //   WgmmaRegisters(d, a, b, add): a in registers, of the layout of d's pairs;
 //     b in shared memory with its K in rows
 
-#define WGMMA_REGISTERS_32 \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
-#define WGMMA_OPERANDS_32                                                 \
-  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), \
-      "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),        \
-      "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
 #define WGMMA_REGISTERS_64                                                  \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "  \
@@ -314,7 +308,6 @@ __device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
       WGMMA_A_IN_REGISTERS(n, "bf16", i0, i1, i2, i3, i4, i5);                 \
     }                                                                          \
   }
-WGMMA_DEFINE(32, "%16", "%17", "%18", "%19", "%20", "%21")
 WGMMA_DEFINE(64, "%32", "%33", "%34", "%35", "%36", "%37")
 WGMMA_DEFINE(128, "%64", "%65", "%66", "%67", "%68", "%69")
 WGMMA_DEFINE(256, "%128", "%129", "%130", "%131", "%132", "%133")

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from testing import mxfp4
 from testing.xla import custom_call_lines
 
 import torch_xla_ext
@@ -212,13 +213,9 @@ def test_weights_in_mxfp4(device: torch.device, bias: bool) -> None:
     shapes = {"gate_up": (2 * 32, 64), "down": (64, 32)}
     plain = dict(tensors)
     for name, (n, k) in shapes.items():
-        codes = torch.randint(16, (EXPERTS, n, k))
-        exponents = torch.randint(122, 127, (EXPERTS, n, k // 32))
-        tensors[name] = (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8)
-        tensors[f"{name}_scale"] = exponents.to(torch.uint8)
-        magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])[codes % 8]
-        values = torch.where(codes < 8, magnitudes, -magnitudes)
-        plain[name] = values * torch.exp2(exponents - 127.0).repeat_interleave(32, 2)
+        packed = mxfp4.quantize(torch.randn(EXPERTS, n, k) / 5)
+        tensors[name], tensors[f"{name}_scale"] = packed
+        plain[name] = mxfp4.values(*packed)
         if bias:
             plain[f"{name}_bias"] = tensors[f"{name}_bias"] = torch.randn(EXPERTS, n)
     halves = [plain["gate_up"]] + ([plain["gate_up_bias"]] if bias else [])

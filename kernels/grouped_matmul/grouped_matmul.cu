@@ -264,37 +264,28 @@ Status LaunchOuter(cudaStream_t stream, AnyBuffer x, AnyBuffer y,
 }  // namespace
 }  // namespace torch_xla_ext::grouped_matmul
 
-XLA_KERNEL_CUDA(XlaGpuGroupedMatmul,
-                torch_xla_ext::grouped_matmul::kGroupedMatmul,
-                torch_xla_ext::grouped_matmul::LaunchProduct<
-                    torch_xla_ext::grouped_matmul::Product::kMatmul>,
+namespace grouped = torch_xla_ext::grouped_matmul;
+
+XLA_KERNEL_CUDA(XlaGpuGroupedMatmul, grouped::kGroupedMatmul,
+                grouped::LaunchProduct<grouped::Product::kMatmul>,
                 torch_xla_ext::kCommandBufferCompatible);
-XLA_KERNEL_CUDA(XlaGpuGroupedLinear,
-                torch_xla_ext::grouped_matmul::kGroupedLinear,
-                torch_xla_ext::grouped_matmul::LaunchProduct<
-                    torch_xla_ext::grouped_matmul::Product::kLinear>,
+XLA_KERNEL_CUDA(XlaGpuGroupedLinear, grouped::kGroupedLinear,
+                grouped::LaunchProduct<grouped::Product::kLinear>,
                 torch_xla_ext::kCommandBufferCompatible);
-XLA_KERNEL_CUDA(XlaGpuGroupedLinearSum,
-                torch_xla_ext::grouped_matmul::kGroupedLinearSum,
-                torch_xla_ext::grouped_matmul::LaunchLinearSum,
+XLA_KERNEL_CUDA(XlaGpuGroupedLinearSum, grouped::kGroupedLinearSum,
+                grouped::LaunchLinearSum,
                 torch_xla_ext::kCommandBufferCompatible);
-XLA_KERNEL_CUDA(XlaGpuGroupedOuter,
-                torch_xla_ext::grouped_matmul::kGroupedOuter,
-                torch_xla_ext::grouped_matmul::LaunchOuter,
+XLA_KERNEL_CUDA(XlaGpuGroupedOuter, grouped::kGroupedOuter,
+                grouped::LaunchOuter, torch_xla_ext::kCommandBufferCompatible);
+XLA_KERNEL_CUDA(XlaGpuScaledGroupedLinear, grouped::kScaledGroupedLinear,
+                grouped::LaunchScaledLinear,
                 torch_xla_ext::kCommandBufferCompatible);
-XLA_KERNEL_CUDA(XlaGpuScaledGroupedLinear,
-                torch_xla_ext::grouped_matmul::kScaledGroupedLinear,
-                torch_xla_ext::grouped_matmul::LaunchScaledLinear,
+XLA_KERNEL_CUDA(XlaGpuScaledGroupedLinearSum, grouped::kScaledGroupedLinearSum,
+                grouped::LaunchScaledLinearSum,
                 torch_xla_ext::kCommandBufferCompatible);
-XLA_KERNEL_CUDA(XlaGpuScaledGroupedLinearSum,
-                torch_xla_ext::grouped_matmul::kScaledGroupedLinearSum,
-                torch_xla_ext::grouped_matmul::LaunchScaledLinearSum,
+XLA_KERNEL_CUDA(XlaGpuMxGroupedLinear, grouped::kMxGroupedLinear,
+                grouped::LaunchMxLinear,
                 torch_xla_ext::kCommandBufferCompatible);
-XLA_KERNEL_CUDA(XlaGpuMxGroupedLinear,
-                torch_xla_ext::grouped_matmul::kMxGroupedLinear,
-                torch_xla_ext::grouped_matmul::LaunchMxLinear,
-                torch_xla_ext::kCommandBufferCompatible);
-XLA_KERNEL_CUDA(XlaGpuMxGroupedLinearSum,
-                torch_xla_ext::grouped_matmul::kMxGroupedLinearSum,
-                torch_xla_ext::grouped_matmul::LaunchMxLinearSum,
+XLA_KERNEL_CUDA(XlaGpuMxGroupedLinearSum, grouped::kMxGroupedLinearSum,
+                grouped::LaunchMxLinearSum,
                 torch_xla_ext::kCommandBufferCompatible);

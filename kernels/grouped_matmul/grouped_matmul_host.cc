@@ -226,27 +226,21 @@ Status GroupedOuter(AnyBuffer x, AnyBuffer y, Ranges ranges, AnyResult out) {
 }  // namespace
 }  // namespace torch_xla_ext::grouped_matmul
 
-XLA_KERNEL_HOST(XlaGpuGroupedMatmul,
-                torch_xla_ext::grouped_matmul::kGroupedMatmul,
-                torch_xla_ext::grouped_matmul::GroupedMatmul);
-XLA_KERNEL_HOST(XlaGpuGroupedLinear,
-                torch_xla_ext::grouped_matmul::kGroupedLinear,
-                torch_xla_ext::grouped_matmul::GroupedLinear);
-XLA_KERNEL_HOST(XlaGpuGroupedLinearSum,
-                torch_xla_ext::grouped_matmul::kGroupedLinearSum,
-                torch_xla_ext::grouped_matmul::GroupedLinearSum);
-XLA_KERNEL_HOST(XlaGpuGroupedOuter,
-                torch_xla_ext::grouped_matmul::kGroupedOuter,
-                torch_xla_ext::grouped_matmul::GroupedOuter);
-XLA_KERNEL_HOST(XlaGpuScaledGroupedLinear,
-                torch_xla_ext::grouped_matmul::kScaledGroupedLinear,
-                torch_xla_ext::grouped_matmul::ScaledGroupedLinear);
-XLA_KERNEL_HOST(XlaGpuScaledGroupedLinearSum,
-                torch_xla_ext::grouped_matmul::kScaledGroupedLinearSum,
-                torch_xla_ext::grouped_matmul::ScaledGroupedLinearSum);
-XLA_KERNEL_HOST(XlaGpuMxGroupedLinear,
-                torch_xla_ext::grouped_matmul::kMxGroupedLinear,
-                torch_xla_ext::grouped_matmul::MxGroupedLinear);
-XLA_KERNEL_HOST(XlaGpuMxGroupedLinearSum,
-                torch_xla_ext::grouped_matmul::kMxGroupedLinearSum,
-                torch_xla_ext::grouped_matmul::MxGroupedLinearSum);
+namespace grouped = torch_xla_ext::grouped_matmul;
+
+XLA_KERNEL_HOST(XlaGpuGroupedMatmul, grouped::kGroupedMatmul,
+                grouped::GroupedMatmul);
+XLA_KERNEL_HOST(XlaGpuGroupedLinear, grouped::kGroupedLinear,
+                grouped::GroupedLinear);
+XLA_KERNEL_HOST(XlaGpuGroupedLinearSum, grouped::kGroupedLinearSum,
+                grouped::GroupedLinearSum);
+XLA_KERNEL_HOST(XlaGpuGroupedOuter, grouped::kGroupedOuter,
+                grouped::GroupedOuter);
+XLA_KERNEL_HOST(XlaGpuScaledGroupedLinear, grouped::kScaledGroupedLinear,
+                grouped::ScaledGroupedLinear);
+XLA_KERNEL_HOST(XlaGpuScaledGroupedLinearSum, grouped::kScaledGroupedLinearSum,
+                grouped::ScaledGroupedLinearSum);
+XLA_KERNEL_HOST(XlaGpuMxGroupedLinear, grouped::kMxGroupedLinear,
+                grouped::MxGroupedLinear);
+XLA_KERNEL_HOST(XlaGpuMxGroupedLinearSum, grouped::kMxGroupedLinearSum,
+                grouped::MxGroupedLinearSum);

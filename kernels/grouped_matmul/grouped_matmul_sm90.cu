@@ -18,6 +18,7 @@
 namespace torch_xla_ext::grouped_matmul {
 namespace {
 
+constexpr int kThreads = 384;  // two warpgroups and the copying one
 constexpr int kPanelBytes = 64 * 128;
 constexpr int kConsumerBarrier = 1;  // a named barrier
 
@@ -47,23 +48,13 @@ struct Shape {
   static constexpr int kRows = kTileRows, kColumns = kTileColumns;
   static constexpr int kStages = kNumStages, kBlocks = kNumBlocks;
   // The warpgroups that multiply share the rows or the columns.
-  static constexpr int kGroups = kRows == 16 ? 1 : 2;
-  static constexpr int kThreads = kGroups == 1 ? 128 + 32 : 3 * 128;
   static constexpr bool kSharesRows = kRows == 128;
-  static constexpr int kGroupColumns =
-      kSharesRows ? kColumns : kColumns / kGroups;
+  static constexpr int kGroupColumns = kSharesRows ? kColumns : kColumns / 2;
   // Of a group's rows, small tiles copy only those that exist, 16 at a time.
   static constexpr int kBoxRows = kSharesRows ? kRows : 16;
-  // Of each thread; where they are few, the warpgroups redistribute them.
-  static constexpr int kRegisters = 65536 / (kThreads * kBlocks) / 8 * 8;
-  static constexpr int kProducerRegisters = kBlocks == 1 ? 40 : 24;
-  static constexpr int kConsumerRegisters =
-      (3 * kRegisters - kProducerRegisters) / 2 / 8 * 8;
   // The tiles are in panels: of an operand with the depth last, one for each 64
   // rows; of one with the depth first, one for each 64 columns.
   struct alignas(1024) Memory : Converted<kIsPacked ? kColumns : 0> {
-    // Products read 64 rows of a: of tiles with fewer, what is behind them,
-    // too.
     uint8_t a[kStages][kRows * 128];
     uint8_t b[kStages][kColumns * (kIsPacked ? 32 : 128)];
     uint64_t full[kStages], empty[kStages];
@@ -79,12 +70,18 @@ struct Shape {
 using Large = Shape<128, 256, 4, 1>;
 using Medium = Shape<64, 256, 5, 1>;
 using Small = Shape<64, 128, 4, 2>;
-// So few tiles that some multiprocessors would have none, or fewer than others.
-using Few = Shape<16, 32, 8, 4>;
 // Many rows, with registers for a stage's products beside their sums.
 using LargeScaled = Shape<128, 128, 6, 1>;
 using SmallMx = Shape<64, 128, 6, 2, true>;
 using LargeMx = Shape<128, 128, 8, 1, true>;
+
+// Of a thread of three warpgroups, which redistribute those they start with.
+template <typename S>
+struct Registers {
+  static constexpr int kAtFirst = 65536 / (kThreads * S::kBlocks) / 8 * 8;
+  static constexpr int kProducer = S::kBlocks == 1 ? 40 : 24;
+  static constexpr int kConsumer = (3 * kAtFirst - kProducer) / 2 / 8 * 8;
+};
 
 struct Maps {
   CUtensorMap a, b;
@@ -342,7 +339,6 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
 
     T* out = static_cast<T*>(arguments.out);
     if (kProduct == Product::kOuter) out += tile.group * m * n;
-    const int row_end = min(tile.row_end, tile.row + S::kRows);
     const int first_column = tile.column + group_column + lane % 4 * 8;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -355,7 +351,7 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
         };
         const uint4 packet = TransposeQuad(word(0), word(1), word(2), word(3));
         const int column = first_column + j * 8;
-        if (row < row_end && column < arguments.n) {
+        if (row < tile.row_end && column < arguments.n) {
           *reinterpret_cast<uint4*>(out + row * n + column) = packet;
         }
       }
@@ -366,7 +362,7 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 template <typename In, typename T, Product kProduct, typename S>
-__global__ void __launch_bounds__(S::kThreads, S::kBlocks)
+__global__ void __launch_bounds__(kThreads, S::kBlocks)
     Kernel(const __grid_constant__ Arguments arguments,
            const __grid_constant__ Maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -386,27 +382,26 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     }
     for (int i = 0; i < S::kStages; ++i) {
       InitBarrier(SharedAddress(&shared.full[i]), 1);
-      InitBarrier(SharedAddress(&shared.empty[i]), 4 * S::kGroups);  // warps
+      InitBarrier(SharedAddress(&shared.empty[i]), 8);  // warps
     }
     FenceBarrierInit();
   }
   __syncthreads();
-  constexpr bool kMovesRegisters =
-      S::kGroups == 2 && (S::kBlocks == 1 || !std::is_same_v<In, T>);
+  constexpr bool kMovesRegisters = S::kBlocks == 1 || !std::is_same_v<In, T>;
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
-  if (warpgroup == S::kGroups) {
+  if (warpgroup == 2) {
     if constexpr (kMovesRegisters) {
       asm volatile(
-          "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kProducerRegisters));
+          "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers<S>::kProducer));
     }
-    if (__shfl_sync(~0u, threadIdx.x / 32, 0) == 4 * S::kGroups && ElectOne()) {
+    if (__shfl_sync(~0u, threadIdx.x / 32, 0) == 8 && ElectOne()) {
       Produce<In, kProduct, S>(maps, tiles, shared);
     }
     return;
   }
   if constexpr (kMovesRegisters) {
     asm volatile(
-        "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
+        "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers<S>::kConsumer));
   }
   Consume<In, T, kProduct, S>(arguments, tiles, shared, warpgroup);
 #endif
@@ -462,19 +457,12 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
   const int64_t tiles = MaxTiles<kProduct>(arguments, S::kRows, S::kColumns);
   const int64_t grid =
       std::min<int64_t>(tiles, int64_t{multiprocessors} * S::kBlocks);
-  kernel<<<static_cast<unsigned>(grid), S::kThreads, bytes, stream>>>(arguments,
-                                                                      maps);
+  kernel<<<static_cast<unsigned>(grid), kThreads, bytes, stream>>>(arguments,
+                                                                   maps);
   return cudaGetLastError();
 }
 
-// The host knows the average number of rows only. Tiles of `Few` are for steps
-// whose tiles of 128 columns would not be many for each multiprocessor.
-bool AreFew(const Arguments& arguments, int multiprocessors) {
-  const int64_t groups = std::min(arguments.m, arguments.groups);
-  return (arguments.m <= Few::kRows || arguments.m / arguments.groups < 4) &&
-         groups * CeilDiv(arguments.n, 128) < 8 * multiprocessors;
-}
-
+// The host knows the average number of rows only.
 template <typename T, Product kProduct>
 cudaError_t LaunchRows(cudaStream_t stream, const Arguments& arguments,
                        int multiprocessors) {
@@ -503,13 +491,9 @@ cudaError_t LaunchTyped(cudaStream_t stream, Product product,
     return (is_small ? LaunchMx<SmallMx> : LaunchMx<LargeMx>)(stream, arguments,
                                                               multiprocessors);
   }
-  const bool are_few =
-      product == Product::kLinear && AreFew(arguments, multiprocessors);
   const auto launch =
-      are_few     ? (is_scaled ? Launch<F8, T, Product::kLinear, Few>
-                               : Launch<T, T, Product::kLinear, Few>)
-      : is_scaled ? (is_small ? Launch<F8, T, Product::kLinear, Small>
-                              : Launch<F8, T, Product::kLinear, LargeScaled>)
+      is_scaled ? (is_small ? Launch<F8, T, Product::kLinear, Small>
+                            : Launch<F8, T, Product::kLinear, LargeScaled>)
       : product == Product::kMatmul ? LaunchRows<T, Product::kMatmul>
       : product == Product::kLinear ? LaunchRows<T, Product::kLinear>
                                     : Launch<T, T, Product::kOuter, Large>;

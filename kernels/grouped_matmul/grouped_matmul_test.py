@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from testing import mxfp4
 from testing.samples import Arguments
 
 import torch_xla_ext
@@ -250,19 +251,6 @@ def test_scaled_sums(device: torch.device, dtype: torch.dtype) -> None:
     assert_near(result, (products * weights.double()[..., None]).sum(1))
 
 
-MX_VALUES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-
-
-def in_mxfp4(groups: int, n: int, k: int) -> tuple[Arguments, torch.Tensor]:
-    """Return random codes and scales, and the values."""
-    codes = torch.randint(16, (groups, n, k))
-    exponents = torch.randint(116, 126, (groups, n, k // 32))
-    values = MX_VALUES.double()[codes % 8] * torch.where(codes < 8, 1, -1)
-    values = values * torch.exp2(exponents.double() - 127).repeat_interleave(32, 2)
-    packed = codes[..., ::2] | codes[..., 1::2] << 4
-    return (packed.to(torch.uint8), exponents.to(torch.uint8)), values
-
-
 @for_each_dtype
 @pytest.mark.parametrize(("k", "n"), [(64, 128), (96, 264), (2880, 72), (32, 5)])
 @pytest.mark.parametrize("sizes", [(3, 0, 70, 1), (300, 1, 0, 129)], ids=["few", "many"])
@@ -272,10 +260,10 @@ def test_mxfp4(
     ranges = [(begin + 4, end + 4) for begin, end in ranges_of(sizes)]
     x = torch.randn(sum(sizes) + 7, k).to(dtype)
     x[:4] = x[-3:] = float("nan")
-    w, values = in_mxfp4(len(sizes), n, k)
+    w = mxfp4.quantize(torch.randn(len(sizes), n, k) / 8)
     arguments = (x, *w, torch.tensor(ranges).int())
     result = mx_grouped_linear(*(tensor.to(device) for tensor in arguments)).cpu()
-    expected = reference_linear(x.double(), values, ranges)
+    expected = reference_linear(x.double(), mxfp4.values(*w), ranges)
     assert (result.dtype, result.shape) == (dtype, expected.shape)
     assert_near(result, expected)
 
@@ -285,16 +273,14 @@ def test_all_scales_of_mxfp4(device: torch.device) -> None:
     exponents = torch.arange(256)
     codes = torch.zeros(256, 32, 32, dtype=torch.long)
     codes.diagonal(dim1=1, dim2=2).copy_(torch.arange(32) % 16)
-    w = (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8)
+    w = mxfp4.pack(codes)
     w_scale = exponents.to(torch.uint8)[:, None, None].expand(-1, 32, 1).contiguous()
     # The larger the scales, the smaller the inputs: results are normal numbers.
     x = torch.exp2((127 - exponents).clamp(-120, 120).double()).bfloat16()
     ranges = torch.stack([exponents, exponents + 1], 1).int()
     arguments = (x[:, None].expand(-1, 32).contiguous(), w, w_scale, ranges)
     result = mx_grouped_linear(*(tensor.to(device) for tensor in arguments)).cpu().double()
-    codes = torch.arange(32) % 16
-    values = MX_VALUES.double()[codes % 8] * torch.where(codes < 8, 1, -1)
-    expected = values * x.double()[:, None] * torch.exp2(exponents.double() - 127)[:, None]
+    expected = mxfp4.values(w, w_scale).diagonal(dim1=1, dim2=2) * x.double()[:, None]
     assert torch.equal(result[2:253], expected[2:253])
     assert result[255].isnan().all()
 

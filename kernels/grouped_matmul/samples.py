@@ -1,6 +1,9 @@
 """Samples of the grouped products for tests/ops."""
 
+from collections.abc import Callable
+
 import torch
+from testing import mxfp4
 from testing.samples import Arguments, OperatorSamples
 
 from torch_xla_ext import ops
@@ -100,99 +103,53 @@ def _scaled_arguments(dtype: torch.dtype) -> Arguments:
     )
 
 
-def _like() -> torch.Tensor:
-    return torch.empty(0, dtype=torch.bfloat16)
-
-
-_MX_VALUES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-_MX_VALUES = torch.cat([_MX_VALUES, -_MX_VALUES])
-
-
-def mx_values(w: torch.Tensor, w_scale: torch.Tensor) -> torch.Tensor:
-    """Return the values of weights in MXFP4, in float64."""
-    codes = torch.stack([w & 15, w >> 4], -1).flatten(-2).long()
-    scale = torch.exp2(w_scale.double() - 127)
-    return _MX_VALUES.double()[codes] * scale.repeat_interleave(32, -1)
-
-
 def _mx_linear(
     x: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor, *others: torch.Tensor
 ) -> torch.Tensor:
     function = _linear if len(others) == 1 else _linear_sum
-    return function(x, mx_values(w, w_scale), *others)
+    return function(x, mxfp4.values(w, w_scale), *others)
 
 
 def _mx_arguments(dtype: torch.dtype) -> Arguments:
-    codes = torch.randint(256, (len(_RANGES), _N, 48), dtype=torch.uint8)
-    scales = torch.randint(120, 130, (len(_RANGES), _N, 3), dtype=torch.uint8)
-    return _rows(dtype, 96), codes, scales, _ranges()
+    weights = mxfp4.quantize(torch.randn(len(_RANGES), _N, 96))
+    return _rows(dtype, 96), *weights, _ranges()
+
+
+def _samples(
+    name: str,
+    reference: Callable[..., torch.Tensor],
+    arguments: Callable[[torch.dtype], Arguments],
+    **others: object,
+) -> OperatorSamples:
+    function = getattr(ops, name)
+    return OperatorSamples(
+        documented=function,
+        target="XlaGpu" + name.title().replace("_", ""),
+        reference=reference,
+        arguments=arguments,
+        tolerance=1e-2 if name.endswith("_sum") else 4e-3,
+        **{"dtypes": _DTYPES} | others,
+    )
+
+
+def _scaled_samples(name: str, *sums: torch.Tensor) -> OperatorSamples:
+    like = torch.empty(0, dtype=torch.bfloat16)
+    return _samples(
+        name,
+        _scaled_linear,
+        lambda dtype: (*_scaled_arguments(dtype), *sums, like),
+        dtypes=(torch.float8_e4m3fn,),
+        of_tensors=lambda *tensors: getattr(ops, name)(*tensors[:-1]),
+    )
 
 
 SAMPLES = [
-    OperatorSamples(
-        documented=ops.grouped_matmul,
-        target="XlaGpuGroupedMatmul",
-        reference=_matmul,
-        dtypes=_DTYPES,
-        arguments=_matmul_arguments,
-        tolerance=4e-3,
-    ),
-    OperatorSamples(
-        documented=ops.grouped_linear,
-        target="XlaGpuGroupedLinear",
-        reference=_linear,
-        dtypes=_DTYPES,
-        arguments=_linear_arguments,
-        tolerance=4e-3,
-    ),
-    OperatorSamples(
-        documented=ops.grouped_linear_sum,
-        target="XlaGpuGroupedLinearSum",
-        reference=_linear_sum,
-        dtypes=_DTYPES,
-        arguments=_linear_sum_arguments,
-        tolerance=1e-2,
-    ),
-    OperatorSamples(
-        documented=ops.grouped_outer,
-        target="XlaGpuGroupedOuter",
-        reference=_outer,
-        dtypes=_DTYPES,
-        arguments=_outer_arguments,
-        tolerance=4e-3,
-    ),
-    OperatorSamples(
-        documented=ops.scaled_grouped_linear,
-        target="XlaGpuScaledGroupedLinear",
-        reference=_scaled_linear,
-        dtypes=(torch.float8_e4m3fn,),
-        arguments=lambda dtype: (*_scaled_arguments(dtype), _like()),
-        of_tensors=lambda *tensors: ops.scaled_grouped_linear(*tensors[:-1]),
-        tolerance=4e-3,
-    ),
-    OperatorSamples(
-        documented=ops.scaled_grouped_linear_sum,
-        target="XlaGpuScaledGroupedLinearSum",
-        reference=_scaled_linear,
-        dtypes=(torch.float8_e4m3fn,),
-        arguments=lambda dtype: (*_scaled_arguments(dtype), *_sums(), _like()),
-        of_tensors=lambda *tensors: ops.scaled_grouped_linear_sum(*tensors[:-1]),
-        tolerance=1e-2,
-    ),
-    OperatorSamples(
-        documented=ops.mx_grouped_linear,
-        target="XlaGpuMxGroupedLinear",
-        reference=_mx_linear,
-        dtypes=_DTYPES,
-        arguments=_mx_arguments,
-        tolerance=4e-3,
-    ),
-    OperatorSamples(
-        documented=ops.mx_grouped_linear_sum,
-        target="XlaGpuMxGroupedLinearSum",
-        reference=_mx_linear,
-        dtypes=_DTYPES,
-        arguments=lambda dtype: (*_mx_arguments(dtype), *_sums()),
-        tolerance=1e-2,
-    ),
+    _samples("grouped_matmul", _matmul, _matmul_arguments),
+    _samples("grouped_linear", _linear, _linear_arguments),
+    _samples("grouped_linear_sum", _linear_sum, _linear_sum_arguments),
+    _samples("grouped_outer", _outer, _outer_arguments),
+    _scaled_samples("scaled_grouped_linear"),
+    _scaled_samples("scaled_grouped_linear_sum", *_sums()),
+    _samples("mx_grouped_linear", _mx_linear, _mx_arguments),
+    _samples("mx_grouped_linear_sum", _mx_linear, lambda dtype: (*_mx_arguments(dtype), *_sums())),
 ]

@@ -160,3 +160,21 @@ def test_compiled_and_captured(function: Function, way: str) -> None:
         metrics.clear_all()
         torch.testing.assert_close(run(on_device).cpu(), expected, rtol=1e-4, atol=1e-4)
         assert not [name for name in metrics.counter_names() if name.startswith("aten::")]
+
+
+@pytest.mark.parametrize("way", ["lazy", "captured", "openxla"])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_multilabel_margin_loss(reduction: str, way: str) -> None:
+    """PyTorch's decomposition adds losses of class 0 for targets behind the first -1."""
+
+    def step(x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = x.detach().requires_grad_()
+        loss = torch.nn.functional.multilabel_margin_loss(x, target, reduction=reduction)
+        return loss.detach(), torch.autograd.grad(loss.sum(), x)[0]
+
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    target = torch.tensor([[2, 0, -1, 3], [-1, 1, 2, 3], [3, 1, 0, 2]])
+    for rows in (slice(None), 0):
+        operands = x[rows], target[rows]
+        found = run_by(way, step)(*(operand.to("xla") for operand in operands))
+        torch.testing.assert_close([each.cpu() for each in found], list(step(*operands)))

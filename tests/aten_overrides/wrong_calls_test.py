@@ -142,6 +142,8 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
         "index: mask": lambda: o(2)[torch.ones(3, dtype=bool, device=device)],
         "assignment: dtypes": lambda: o(2).index_put_((i(0),), i(1)),
         "assignment: sizes": lambda: o(4).__setitem__(i(0, 1), o(3)),
+        "index_fill_: dimensions": lambda: o(2).index_fill_(0, i(0, 1).view(2, 1), 1.0),
+        "expand: dimensions": lambda: o(2, 3).expand(3),
         "index_fill_: dtype": lambda: o(2).index_fill_(0, o(1), 1.0),
         "embedding_bag: dtype": lambda: F.embedding_bag(o(2), o(2, 2), o(1)),
         "mvlgamma: order": lambda: torch.mvlgamma(o(2), 0),
@@ -218,3 +220,11 @@ def test_an_upstream_check_has_no_stack() -> None:
     x = torch.ones(2, 2, device="xla")
     with pytest.raises(RuntimeError, match=r"Check failed: .*\(torch_xla/csrc/\S*:\d+\)$"):
         F.soft_margin_loss(x, torch.ones(2, 3, device="xla"))
+
+
+def test_float_classes_are_computed_with_a_warning() -> None:
+    """Upstream's programs train so; PyTorch refuses them."""
+    logits, classes = torch.randn(2, 3), torch.tensor([0.0, 2.0])
+    with pytest.warns(UserWarning, match="the classes are of dtype Float"):
+        found = F.cross_entropy(logits.to("xla"), classes.to("xla"))
+    torch.testing.assert_close(found.cpu(), F.cross_entropy(logits, classes.long()))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 
@@ -57,6 +61,11 @@ def while_running(count: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
     return count > 0
 
 
+def add_to_first(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    x[0] += value
+    return x
+
+
 # Bodies of a loop of three iterations, and what it carries besides its count.
 BODIES = {
     "a swap": (lambda i, x, y: (i - 1, y.clone(), x.clone()), [1], [2]),
@@ -65,6 +74,7 @@ BODIES = {
     "constants": (lambda i, x: (i - 1, x * 2.5 + 0.25), [1.0, 2.0]),
     "a value that nothing reads": (lambda i, x, y: (i - 1, x + 1, y.clone()), [1.0], [5.0]),
     "float16": (lambda i, x: (i - 1, (x.half() * 1.5).float()), [1.0]),
+    "a write through a view": (lambda i, x: (i - 1, add_to_first(x + 0, i)), [1.0, 2.0]),
 }
 
 
@@ -74,6 +84,16 @@ def test_while_loop(name: str, loop: Callable[..., Carried]) -> None:
     body, *values = BODIES[name]
     expected = python_while(while_running, body, counted(*values, device="cpu"))
     check_equal(tuple(loop(while_running, body, counted(*values, device="xla"))), expected)
+
+
+def test_torch_while_loop_needs_no_import_of_torch_xla_s() -> None:
+    program = """if True:
+        import torch, torch_xla
+        from torch._higher_order_ops.while_loop import while_loop_op
+        print(torch._C.DispatchKey.XLA in while_loop_op.py_kernels)
+    """
+    command = [sys.executable, "-P", "-c", program]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "True\n"
 
 
 def test_while_loop_with_tensors_of_outside() -> None:
@@ -118,6 +138,9 @@ def test_fori_loop_of_two_values() -> None:
     assert [int(value) for value in result] == [0, 8, 13]
 
 
+COUNTER = itertools.count()
+
+
 def writes(x: torch.Tensor) -> torch.Tensor:
     return x.add_(1)
 
@@ -135,6 +158,8 @@ REFUSED = {
     ),
     "another dtype": (lambda x, _: x.double(), "float64 .2. as carried value"),
     "more elements": (lambda x, _: torch.cat([x, x]), "float32 .4. as carried value"),
+    "a counter": (lambda x, _: x * next(COUNTER), "when it is called again"),
+    "random numbers of the host": (lambda x, _: x * random.random(), "when it is called again"),
     "an operator on the host": (lambda x, _: torch.special.bessel_j0(x), "that torch_xla lacks"),
 }
 
@@ -300,6 +325,10 @@ LAYERS = {
     "equal tensors": (lambda: [Layer(shift=torch.ones(2, device="xla")) for _ in range(2)], False),
     "other tensors": (
         lambda: [Layer(shift=torch.tensor([0.0, i], device="xla")) for i in range(2)],
+        True,
+    ),
+    "other tensors on the host": (
+        lambda: [Layer(shift=torch.tensor(float(i))) for i in range(2)],
         True,
     ),
     "an activation": (lambda: [torch.nn.Sequential(Layer(), each) for each in ACTIVATIONS], True),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla
+from torch.utils import _pytree as pytree
 
 pytest.importorskip("jax")
 from torch_xla._internal.jax_workarounds import maybe_get_torchax
@@ -98,3 +99,37 @@ def test_a_modules_running_statistics() -> None:
         torch.testing.assert_close(PureModule(module)(x.to("xla")).cpu(), expected(x))
     torch.testing.assert_close(module.running_mean.cpu(), expected.running_mean)
     assert module.num_batches_tracked.item() == 2
+
+
+RESULTS: dict[str, Callable[[torch.Tensor], object]] = {
+    "a tensor": lambda x: x * 5,
+    "a tuple": lambda x: (x * 1, x + 1),
+    "a dictionary": lambda x: {"a": x * 2, "b": x.exp()},
+    "tuples in a list": lambda x: [(x * 3, x.sin()), x * 4],
+    "with None": lambda x: (x * 7, None),
+    "another factor": lambda x: (x * 2, x + 1),
+}
+
+
+def test_functions_in_turn() -> None:
+    """All are calls of one function of torchax, by whose results torch_xla told them apart."""
+    pure = {name: assume_pure(function) for name, function in RESULTS.items()}
+    for _ in range(2):
+        for name, function in RESULTS.items():
+            found, expected = [], []
+            for call, device, seen in ((pure[name], "xla", found), (function, "cpu", expected)):
+                x = torch.tensor([0.5, 2.0], device=device).requires_grad_()
+                leaves, structure = pytree.tree_flatten(call(x))
+                tensors = [leaf for leaf in leaves if leaf is not None]
+                sum(leaf.square().sum() for leaf in tensors).backward()
+                seen += [structure, *(leaf.tolist() for leaf in [*tensors, x.grad])]
+            assert found[0] == expected[0], name
+            torch.testing.assert_close(found[1:], expected[1:])
+
+
+def test_numbers_of_several_types() -> None:
+    scaled = assume_pure(lambda x, factor: x * factor if factor is not True else x - 1)
+    x = torch.ones(2, device="xla")
+    for factor in (1, True, 1.0, 2, 0.0, -0.0):
+        expected = torch.ones(2) * factor if factor is not True else torch.zeros(2)
+        assert torch.equal(scaled(x, factor).cpu(), expected), factor

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams
 
 POOLING_TYPES = ("LAST", "CLS", "MEAN")
-QUANTIZATIONS = ("fp8", "compressed-tensors")
+QUANTIZATIONS = ("fp8", "compressed-tensors", "mxfp4")
 # What torchrun sets, and the processes meet by.
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 # On several devices a step is shorter than the host's work between the tokens of one step and the
 # start of the next but one.
 _STEPS_IN_FLIGHT, _STEPS_IN_FLIGHT_OF_SEVERAL = 2, 3
+# While sequences generate, a step takes so many tokens, or one prompt, if at most so many wait.
+_SHARED_STEP, _FEW_PROMPTS, _FEW_TOKENS = 1152, 8, 4096
 
 
 @dataclasses.dataclass
@@ -132,6 +134,7 @@ class XlaGpuScheduler(AsyncScheduler):
             output = _empty_step()
             output.requests = {}
             return output
+        self.max_num_scheduled_tokens = self._step_limit()
         output = super().schedule()
         # The engine drops an output that is empty.
         finished = self._finished_later | output.finished_req_ids
@@ -148,6 +151,27 @@ class XlaGpuScheduler(AsyncScheduler):
         pending = request.num_output_placeholders
         goes_on = request.num_computed_tokens < request.num_tokens + pending
         return pending > 0 and goes_on and request.request_id not in self._last_step
+
+    def _step_limit(self) -> int:
+        """Return how many tokens the next step takes at most.
+
+        Sequences that generate wait for all prompts of a step. Two steps with a prompt each take
+        about as long as one with both and one without, and as many tokens come of them.
+        """
+        most = self.scheduler_config.max_num_batched_tokens
+        if len(self.waiting) > _FEW_PROMPTS:
+            return most
+        generated, prompts = 0, []
+        for request in (*self.running, *self.waiting):
+            left = request.num_tokens_with_spec + request.num_output_placeholders
+            left -= request.num_computed_tokens
+            if request.num_computed_tokens < request.num_prompt_tokens:
+                prompts.append(left)
+            else:
+                generated += left
+        if not generated or not prompts or sum(prompts) > _FEW_TOKENS:
+            return most
+        return min(most, max(_SHARED_STEP, generated + prompts[0]))
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         super()._update_after_schedule(scheduler_output)

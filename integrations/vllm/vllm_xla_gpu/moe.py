@@ -57,7 +57,7 @@ def divide(model: nn.Module, count: int) -> None:
 
 
 def _divide_layer(layer: FusedMoE, count: int) -> None:
-    inner = layer.w2_weight.shape[2]
+    inner = layer.w13_weight.shape[1] // 2
     divides = inner % count == 0
     both, down = layer.w13_weight.data, layer.w2_weight.data
     both_bias, down_bias, both_scale, down_scale = (

@@ -250,6 +250,20 @@ def _compressed_experts(_: Callable) -> Callable:
     return compressed_experts
 
 
+@_replaces("quantized", f"{_QUANTIZATION}.mxfp4", "Mxfp4MoEMethod")
+def _mxfp4_experts(_: type) -> type:
+    from vllm_xla_gpu.quantized import Mxfp4MoEMethod
+
+    return Mxfp4MoEMethod
+
+
+@_replaces("quantized", "vllm.model_executor.models.gpt_oss", "GptOssModel._load_weights_mxfp4")
+def _load_without_cuda(load: Callable) -> Callable:
+    from vllm_xla_gpu.quantized import load_without_cuda
+
+    return load_without_cuda(load)
+
+
 @_replaces("runner", "vllm.v1.worker.tpu_model_runner", "PallasAttentionBackend")
 def _attention(_: type) -> type:
     """Return this backend, from whose name the runner takes the caches' shape."""

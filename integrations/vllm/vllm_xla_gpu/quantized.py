@@ -1,4 +1,4 @@
-"""vLLM's linear and MoE layers with fp8 weights.
+"""vLLM's linear and MoE layers with fp8 weights, and experts in MXFP4.
 
 vLLM's own are calls of its CUDA operators. Here all kinds of checkpoint become the same: a weight
 [out_features, in_features], a scale of each output feature or of each block, and none or one of the
@@ -7,12 +7,14 @@ inputs. The product is fp8.linear; that of experts is in moe.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from unittest import mock
 
 import torch
 import torch_xla
 from torch import nn
-from vllm.model_executor.layers.fused_moe import FusedMoE
+from vllm.model_executor.layers.fused_moe import FusedMoE, FusedMoEConfig, FusedMoEMethodBase
 from vllm.model_executor.layers.linear import (
     ColumnParallelLinear,
     LinearBase,
@@ -20,6 +22,7 @@ from vllm.model_executor.layers.linear import (
     UnquantizedLinearMethod,
 )
 from vllm.model_executor.layers.quantization import fp8 as of_vllm
+from vllm.model_executor.layers.quantization import mxfp4
 from vllm.model_executor.layers.quantization.compressed_tensors import compressed_tensors_moe
 from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import (
     CompressedTensorsConfig,
@@ -109,6 +112,28 @@ def compressed_experts(
     return CompressedTensorsW8A8Fp8MoEMethod(config, layer.moe_config)
 
 
+class Mxfp4MoEMethod(mxfp4.Mxfp4MoEMethod):
+    """The method of gpt-oss's own checkpoints, whose weights stay as they are."""
+
+    def __init__(self, moe: FusedMoEConfig) -> None:
+        FusedMoEMethodBase.__init__(self, moe)  # vLLM's own one needs a kernel for CUDA
+        self.mxfp4_backend = mxfp4.Mxfp4Backend.NONE
+
+    def process_weights_after_loading(self, layer: FusedMoE) -> None:
+        pass
+
+
+def load_without_cuda(load: Callable[..., object]) -> Callable[..., object]:
+    """Return a function that loads weights, which vLLM's sends to CUDA first."""
+
+    @functools.wraps(load)
+    def load_weights(*args: object, **options: object) -> object:
+        with mock.patch.object(torch.Tensor, "cuda", lambda tensor: tensor):
+            return load(*args, **options)
+
+    return load_weights
+
+
 def _keep_experts(layer: FusedMoE) -> None:
     """Bring the scales of experts to the shapes of `scaled_grouped_linear`."""
     for name in ("w13", "w2"):
@@ -160,9 +185,13 @@ def _parameter(tensor: torch.Tensor) -> nn.Parameter:
     return nn.Parameter(tensor.contiguous(), requires_grad=False)
 
 
-def _can_divide(layer: nn.Module, num_devices: int) -> bool:
-    """Return whether each device can have whole blocks of the layer."""
+def _can_divide(layer: nn.Module, method: object, num_devices: int) -> bool:
+    """Return whether each device can have whole blocks of the layer, if it has blocks."""
     sizes: Sequence[int] = []
+    if isinstance(method, Mxfp4MoEMethod):
+        return layer.w13_weight.shape[1] // 2 % (32 * num_devices) == 0
+    if getattr(method, "weight_block_size", None) is None:
+        return True
     if isinstance(layer, FusedMoE):
         sizes = [layer.intermediate_size_per_partition]
     elif isinstance(layer, RowParallelLinear):
@@ -186,7 +215,7 @@ def check(model: nn.Module, num_devices: int) -> None:
         block = getattr(method, "weight_block_size", None)
         if block is not None and list(block) != fp8.BLOCK:
             what = f"a scale of each block of {block}"
-        elif block is not None and num_devices > 1 and not _can_divide(layer, num_devices):
+        elif num_devices > 1 and not _can_divide(layer, method, num_devices):
             what = f"blocks that {num_devices} devices cannot divide"
         elif isinstance(layer, FusedMoE) or isinstance(
             method, Fp8LinearMethod | XlaW8A8Fp8 | UnquantizedLinearMethod

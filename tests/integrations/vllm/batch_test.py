@@ -109,10 +109,11 @@ def test_sizes_between_powers_of_two(sizes: list[int], num_seqs: int, added: lis
     ("num_tokens", "is_fp8", "num_devices", "flags", "expected"),
     [
         (256, False, 1, "", ()),
-        (288, False, 1, "", ("xla_gpu_enable_triton_gemm", "xla_gpu_autotune_level")),
+        (288, False, 1, "", ("xla_gpu_enable_triton_gemm",)),
+        (1280, False, 1, "", ("xla_gpu_enable_triton_gemm", "xla_gpu_autotune_level")),
         (16, True, 1, "", ("xla_gpu_enable_triton_gemm",)),
         (288, True, 1, "", ("xla_gpu_enable_triton_gemm",)),
-        (288, False, 1, "--xla_gpu_autotune_level=4", ("xla_gpu_enable_triton_gemm",)),
+        (1280, False, 1, "--xla_gpu_autotune_level=4", ("xla_gpu_enable_triton_gemm",)),
         (288, True, 1, "--a=1 --xla_gpu_enable_triton_gemm=true", ()),
         (256, False, 2, "", ("xla_gpu_enable_command_buffer",)),
         (256, False, 2, "--xla_gpu_enable_command_buffer=", ()),

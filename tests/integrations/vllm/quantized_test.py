@@ -18,7 +18,7 @@ import torch
 import transformers
 from adapters import ALPHA, Adapter
 from safetensors.torch import load_file, save_file
-from testing import programs  # before the first computation
+from testing import mxfp4, programs  # before the first computation
 from torch import nn
 from torch_xla import backends
 from transformers.models.llama import modeling_llama
@@ -283,6 +283,47 @@ def test_experts(kind: Callable[..., Checkpoint], models: Path, tmp_path: Path) 
     print(f"relative error {error}, of the rounding {rounding}")
     assert error < (2e-3 if dtype == torch.float32 else 1e-2)
     assert rounding > 2e-2
+
+
+def test_experts_in_mxfp4(models: Path, tmp_path: Path) -> None:
+    """gpt-oss's own checkpoints, whose gate and up alternate."""
+    model = families.write("gpt_oss", models)
+    path = tmp_path / "mxfp4"
+    shutil.copytree(model, path)
+    (file,) = path.glob("*.safetensors")
+    tensors = load_file(file)
+    values = {}
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        codes, exponents = mxfp4.quantize(tensors.pop(name).transpose(1, 2))
+        tensors[f"{name}_blocks"] = codes.unflatten(-1, (-1, 16)).contiguous()
+        tensors[f"{name}_scales"] = exponents
+        values[name] = mxfp4.values(codes, exponents).transpose(1, 2)
+    save_file(tensors, file, metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4"}
+    (path / "config.json").write_text(json.dumps(config))
+    reference = load(model, torch.float32)
+    unrounded = load(model, torch.bfloat16)
+    for name, rounded in values.items():
+        reference.get_parameter(name).data = rounded
+    reference = reference.to(torch.bfloat16)
+    llm = start(str(path), torch.bfloat16, max_num_batched_tokens=16)
+
+    def compare(served: nn.Module) -> tuple[float, float]:
+        x = torch.randn(16, served.config.hidden_size, generator=generator).bfloat16()
+        layer = served.model.layers[1].mlp
+        assert {part.weight.dtype for part in layer.experts.sharded} == {torch.uint8}
+        result = layer(x.to("xla")).cpu().double()
+        rights = (
+            each.model.layers[1].mlp(x[None])[0][0].double() for each in (reference, unrounded)
+        )
+        return tuple(((result - right).norm() / right.norm()).item() for right in rights)
+
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        ((error, rounding),) = llm.apply_model(compare)
+    print(f"relative error {error}, of the rounding {rounding}")
+    assert error < 1e-2 < 5e-2 < rounding
 
 
 @pytest.mark.skipif(families.DEVICES == 1, reason="one device has all blocks")

@@ -116,6 +116,7 @@ void CheckIndexFill(at::Tensor&, int64_t, const at::Tensor& index,
                     const Value&) {
   TORCH_CHECK_INDEX(index.scalar_type() == at::kLong,
                     "index_fill_(): Expected dtype int64 for index.");
+  TORCH_CHECK(index.dim() <= 1, "Index has to be a vector/scalar");
 }
 
 inline void CheckEmbedding(const at::Tensor& weight, const at::Tensor& indices,

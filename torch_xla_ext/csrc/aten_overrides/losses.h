@@ -112,6 +112,12 @@ inline std::tuple<at::Tensor, at::Tensor> NllLossForward(
     const at::Tensor& self, const at::Tensor& target,
     const std::optional<at::Tensor>& weight, int64_t reduction,
     int64_t ignore_index) {
+  if (at::isFloatingType(target.scalar_type())) {
+    TORCH_WARN_ONCE("cross_entropy or nll_loss: the classes are of dtype ",
+                    target.scalar_type(),
+                    ", which PyTorch refuses on other devices: pass "
+                    "target.long(), or probabilities of the input's size");
+  }
   const int64_t dim = self.dim() == 1 ? 0 : 1;
   std::vector<int64_t> classes(self.dim(), 1), one = self.sizes().vec();
   classes[dim] = self.size(dim);

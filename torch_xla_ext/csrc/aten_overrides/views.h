@@ -124,6 +124,11 @@ inline at::Tensor OfExpanded(const at::Tensor& base, const at::Tensor& view) {
 inline at::Tensor ExpandAsView(const at::Tensor& self, at::SymIntArrayRef size,
                                bool implicit) {
   const std::vector<c10::SymInt> sizes = size.vec();
+  TORCH_CHECK(static_cast<int64_t>(sizes.size()) >= self.dim(),
+              "expand: the number of sizes provided (", sizes.size(),
+              ") must be greater or equal to the number of dimensions in the "
+              "tensor (",
+              self.dim(), ")");
   return AsView(
       self,
       std::any_of(

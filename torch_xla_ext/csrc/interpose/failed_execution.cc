@@ -113,6 +113,7 @@ PjRtComputationClient::ExecuteReplicated(
   torch_xla_ext::CheckHaveValues(arguments);
   const torch_xla_ext::WithoutGil without_gil;
   const torch_xla_ext::FewThreads few_threads;
+  torch_xla_ext::FetchShards(arguments);
   return upstream(this, computation, arguments, devices, options);
 }
 

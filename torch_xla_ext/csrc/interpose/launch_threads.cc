@@ -7,8 +7,13 @@
 // The upstream function is called from here.
 #include "torch_xla_ext/csrc/interpose/launch_threads.h"
 
-#include <functional>
+#include <dlfcn.h>
 
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "torch_xla_ext/csrc/interpose/abi/layout.h"
 #include "torch_xla_ext/csrc/interpose/upstream_function.h"
 
 #define PARALLEL_FOR \
@@ -24,7 +29,57 @@ thread_local bool few_threads = false;
 constexpr long kBufferCost = 10000;
 constexpr long kFewBuffers = 8192;
 
+using torch_xla::runtime::ComputationClient;
+
+void Fetch(const void* object, ptrdiff_t offset = 0) {
+  __builtin_prefetch(static_cast<const char*>(object) + offset);
+}
+
+template <typename T>
+const T& At(const void* object, size_t offset) {
+  return *reinterpret_cast<const T*>(static_cast<const char*>(object) + offset);
+}
+
+// Whether the data are of a class that has shards.
+bool IsSharded(const void* data) {
+  // Two words before its functions.
+  static const auto* const vtable = static_cast<const char*>(dlsym(
+      RTLD_NEXT,
+      "_ZTVN9torch_xla7runtime21PjRtComputationClient15PjRtShardedDataE"));
+  return vtable != nullptr &&
+         At<const char*>(data, 0) == vtable + 2 * sizeof(void*);
+}
+
 }  // namespace
+
+void FetchShards(absl::Span<const ComputationClient::DataPtr> arguments) {
+  using Shards = std::vector<std::shared_ptr<void>>;
+  // What std::make_shared puts before an object.
+  constexpr ptrdiff_t kCounts = -16;
+  for (const auto& argument : arguments) {
+    Fetch(argument.get(), kCounts);
+    Fetch(argument.get());
+    Fetch(argument.get(), layout::kShardsOffset);
+  }
+  for (const auto& argument : arguments) {
+    if (!IsSharded(argument.get())) return;
+    Fetch(At<Shards>(argument.get(), layout::kShardsOffset).data());
+  }
+  for (const auto& argument : arguments) {
+    for (const auto& shard :
+         At<Shards>(argument.get(), layout::kShardsOffset)) {
+      Fetch(shard.get(), kCounts);
+      Fetch(shard.get());
+      Fetch(shard.get(), layout::kBufferOffset);
+    }
+  }
+  for (const auto& argument : arguments) {
+    for (const auto& shard :
+         At<Shards>(argument.get(), layout::kShardsOffset)) {
+      Fetch(At<const void*>(shard.get(), layout::kBufferOffset));
+    }
+  }
+}
 
 FewThreads::FewThreads() : before_(few_threads) { few_threads = true; }
 FewThreads::~FewThreads() { few_threads = before_; }

@@ -2,7 +2,16 @@
 #ifndef TORCH_XLA_EXT_CSRC_INTERPOSE_LAUNCH_THREADS_H_
 #define TORCH_XLA_EXT_CSRC_INTERPOSE_LAUNCH_THREADS_H_
 
+#include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+
 namespace torch_xla_ext {
+
+// Fetches the fields of the arguments' shards that ExecuteReplicated reads into
+// the processor's caches. From each argument it follows three pointers to a
+// buffer, and waits for the memory at each, since the last program has displaced
+// them from the caches.
+void FetchShards(
+    absl::Span<const torch_xla::runtime::ComputationClient::DataPtr> arguments);
 
 // While it lives, ThreadPool::ParallelFor in this thread wakes no other threads
 // for few buffers.

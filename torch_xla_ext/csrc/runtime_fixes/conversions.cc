@@ -35,17 +35,47 @@ std::optional<uint64_t> Between(uint64_t from, uint64_t to) {
   return std::nullopt;
 }
 
-// A convert to `type` of the operand of `one`, a convert, which takes it as its
-// operand instead.
-std::string FirstConvert(ProtobufMessage& one, uint64_t type, uint64_t id) {
+bool HasDimensions(const ProtobufMessage& one) {
+  return ProtobufMessage(one.Bytes(instruction::kShape))
+      .Has(hlo::shape::kDimensions);
+}
+
+// Whether a number without dimensions is rounded to 16 bits.
+bool RoundsNumber(const ProtobufMessage& one, uint64_t from) {
+  const uint64_t to = ElementType(one);
+  return !HasDimensions(one) && (from == hlo::kF32 || from == hlo::kF64) &&
+         (to == hlo::kF16 || to == hlo::kBf16);
+}
+
+// What is done first to the operand of `one`, a convert, which takes the
+// result as its operand.
+ProtobufMessage First(ProtobufMessage& one, std::string_view opcode,
+                      uint64_t type, uint64_t id) {
   ProtobufMessage first = one;
   ProtobufMessage shape(one.Bytes(instruction::kShape));
   shape.SetNumber(hlo::shape::kElementType, type);
   first.SetBytes(instruction::kName, "conversion." + std::to_string(id));
+  first.SetBytes(instruction::kOpcode, opcode);
   first.SetBytes(instruction::kShape, shape.Serialize());
   first.SetNumber(instruction::kId, id);
   one.SetNumbers(instruction::kOperandIds, {id});
-  return first.Serialize();
+  return first;
+}
+
+// The operation that comes before a convert, if there is to be one.
+// `is_of_numbers`: in a computation of numbers, such as that of a reduction.
+std::optional<ProtobufMessage> Before(ProtobufMessage& one, uint64_t from,
+                                      uint64_t id, bool is_of_numbers) {
+  if (!is_of_numbers && RoundsNumber(one, from)) {
+    const bool is_half = ElementType(one) == hlo::kF16;
+    ProtobufMessage first = First(one, "reduce-precision", from, id);
+    first.SetNumber(instruction::kExponentBits, is_half ? 5 : 8);
+    first.SetNumber(instruction::kMantissaBits, is_half ? 10 : 7);
+    return first;
+  }
+  const auto type = Between(from, ElementType(one));
+  if (!type) return std::nullopt;
+  return First(one, "convert", *type, id);
 }
 
 }  // namespace
@@ -68,15 +98,21 @@ std::optional<std::string> CorrectConversions(const std::string& module) {
   bool is_changed = false;
   const auto corrected = [&](std::string_view text) {
     ProtobufMessage message(text);
+    const std::vector<std::string_view> all =
+        message.All(computation::kInstructions);
+    const bool is_of_numbers =
+        std::none_of(all.begin(), all.end(), [](std::string_view inner) {
+          return HasDimensions(ProtobufMessage(inner));
+        });
     std::vector<std::string> instructions;
-    for (const std::string_view inner :
-         message.All(computation::kInstructions)) {
+    for (const std::string_view inner : all) {
       ProtobufMessage one(inner);
       if (one.Bytes(instruction::kOpcode) == "convert") {
         const uint64_t from =
             types.at(one.Numbers(instruction::kOperandIds)[0]);
-        if (const auto type = Between(from, ElementType(one))) {
-          instructions.push_back(FirstConvert(one, *type, ++last_id));
+        if (const auto first = Before(one, from, last_id + 1, is_of_numbers)) {
+          instructions.push_back(first->Serialize());
+          ++last_id;
           is_changed = true;
         }
       }

@@ -16,6 +16,10 @@ namespace torch_xla_ext {
 //
 // Floats become integers of 8 and 16 bits by way of wider ones: PyTorch wraps
 // the number, so that -1.0 is 255 in uint8; XLA takes the nearest one, 0.
+//
+// Numbers without dimensions are rounded before they become floats of 16 bits:
+// XLA:GPU leaves out a conversion to such floats and back, so that 0.7 // 0.7
+// was 0 where the second number was a float32 tensor without dimensions.
 std::optional<std::string> CorrectConversions(const std::string& module);
 
 }  // namespace torch_xla_ext

@@ -20,6 +20,7 @@ constexpr uint32_t kParameters = 1, kResult = 2;
 namespace instruction {
 constexpr uint32_t kName = 1, kOpcode = 2, kShape = 3, kMetadata = 7,
                    kLiteral = 8, kTupleIndex = 13, kWindow = 15,
+                   kExponentBits = 18, kMantissaBits = 19,
                    kConvolutionDimensionNumbers = 16, kCustomCallTarget = 28,
                    kId = 35, kOperandIds = 36, kCalledComputationIds = 38,
                    kSharding = 40, kBackendConfig = 43, kFeatureGroupCount = 50,

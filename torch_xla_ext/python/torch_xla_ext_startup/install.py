@@ -20,6 +20,7 @@ from torch_xla_huggingface import upstream_fixes as huggingface
 
 _KERNELS = "torch_xla.experimental.custom_kernel"
 _TRITON = "torch_xla.experimental.triton"
+_WHILE_LOOP = "torch._higher_order_ops.while_loop"
 
 
 @functools.cache
@@ -32,6 +33,7 @@ def install() -> None:
     training_steps.register()
     decompositions.register()
     import_hooks.when_imported([_KERNELS], _register_kernels)
+    import_hooks.when_imported(["torch_xla", _WHILE_LOOP], _register_while_loop)
     # In the place of torch_xla's, which needs jaxlib and launches every kernel with four warps.
     import_hooks.alias(_TRITON, "torch_xla_ext.launchers.triton.upstream")
 
@@ -40,3 +42,8 @@ def _register_kernels() -> None:
     from torch_xla_ext.custom_kernel import install
 
     install.register()
+
+
+def _register_while_loop() -> None:
+    """Register what torch's while_loop runs for XLA tensors; it would be a loop in Python."""
+    import torch_xla.experimental.fori_loop  # noqa: F401

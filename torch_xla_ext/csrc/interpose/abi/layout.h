@@ -36,6 +36,8 @@ inline constexpr size_t kPartitioningStateSize = 312;
 inline constexpr size_t kPartitionedHloSize = 640;
 inline constexpr size_t kLoadOptionsSize = 24;
 inline constexpr size_t kPjRtClientOffset = 8;  // in PjRtComputationClient
+inline constexpr size_t kShardsOffset = 488;    // in PjRtShardedData
+inline constexpr size_t kBufferOffset = 488;    // in PjRtData
 // In DistributedRuntimeClient::Options and CoordinationServiceImpl::Options.
 inline constexpr size_t kClientHeartbeatOffset = 52;
 inline constexpr size_t kLostCallbackOffset = 80;

@@ -17,6 +17,10 @@ from torch.utils import _pytree
 _WIDE = (torch.int64, torch.uint64, torch.float64, torch.complex128)
 
 
+# Of results, and which of them are not None.
+_Structure = tuple[_pytree.TreeSpec, list[bool]]
+
+
 class _WritesError(Exception):
     """The traced function writes to an argument."""
 
@@ -26,7 +30,7 @@ def assume_pure(original: Callable[[Callable], Callable]) -> Callable[[Callable]
 
     @functools.wraps(original)
     def assume_pure(fn: Callable) -> Callable:
-        traced = original(_refusing_writes(fn))
+        traced = _with_gradients_of_all_results(original, _refusing_writes(fn))
         reasons: dict[object, str | None] = {}
 
         @functools.wraps(fn)
@@ -61,6 +65,41 @@ def assume_pure(original: Callable[[Callable], Callable]) -> Callable[[Callable]
         return pure
 
     return assume_pure
+
+
+def _with_gradients_of_all_results(
+    original: Callable[[Callable], Callable], fn: Callable
+) -> Callable:
+    """Return the traced function; PyTorch sees gradients of a tuple of tensors only.
+
+    Those of a dictionary, or of a tuple in a tuple, were cut off.
+    """
+    structures: list[_Structure] = []  # of the results that were traced
+    known: dict[object, _Structure] = {}
+
+    @functools.wraps(fn)
+    def flat(*args: object, **kwargs: object) -> object:
+        leaves, structure = _pytree.tree_flatten(fn(*args, **kwargs))
+        structures.append((structure, [leaf is not None for leaf in leaves]))
+        values = tuple(leaf for leaf in leaves if leaf is not None)
+        return values[0] if len(values) == 1 else values
+
+    traced = original(flat)
+
+    @functools.wraps(fn)
+    def function(*args: object, **kwargs: object) -> object:
+        leaves, structure = _pytree.tree_flatten((args, kwargs))
+        key = (structure, *map(_signature, leaves))
+        structures.clear()
+        results = traced(*args, **kwargs)
+        if structures:
+            known[key] = structures[-1]
+        structure, has_value = known[key]
+        values = iter(results if isinstance(results, tuple) else (results,))
+        leaves = [next(values) if has else None for has in has_value]
+        return _pytree.tree_unflatten(leaves, structure)
+
+    return function
 
 
 def _warn(reason: str) -> None:

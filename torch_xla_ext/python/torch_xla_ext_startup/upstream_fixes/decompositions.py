@@ -58,6 +58,33 @@ def register() -> None:
         operator = getattr(torch.ops.aten, name).default
         kernel = _decomposed(operator, only_for_gradients=name in _FOR_GRADIENTS)
         _LIBRARY.impl(operator, kernel, "AutogradXLA")
+    _LIBRARY.impl("multilabel_margin_loss_forward", _multilabel_margin_loss, "AutogradXLA")
+
+
+def _multilabel_margin_loss(
+    x: torch.Tensor, target: torch.Tensor, reduction: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss, and which classes are targets: those before the first -1.
+
+    PyTorch's decomposition adds the losses of class 0 for each target that is missing.
+    """
+    if x.shape != target.shape or x.dim() not in (1, 2) or x.shape[-1] == 0:
+        raise RuntimeError(
+            "multilabel_margin_loss: expected input and target of one size, [C] or [N, C], but got "
+            f"{list(x.shape)} and {list(target.shape)}"
+        )
+    classes = x.shape[-1]
+    numbers = torch.arange(classes, device=x.device)
+    end = torch.where(target == -1, numbers, classes).amin(-1, keepdim=True)
+    labels = torch.where(numbers < end, target, -1)
+    of_labels = x.gather(-1, labels.clamp(min=0))
+    is_target = (labels.unsqueeze(-1) == numbers).any(-2)
+    margins = (1 - of_labels.unsqueeze(-1) + x.unsqueeze(-2)).clamp(min=0) / classes
+    is_counted = (labels >= 0).unsqueeze(-1) & ~is_target.unsqueeze(-2)
+    loss = torch.where(is_counted, margins, 0).sum((-2, -1))
+    if reduction:
+        loss = loss.mean() if reduction == 1 else loss.sum()
+    return loss, is_target.to(x.dtype)
 
 
 @functools.cache

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import inspect
+import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -96,6 +100,9 @@ def traced(
         results = function(*pytree.tree_unflatten(inputs, spec))
     watch.check_writes()
     leaves, result_spec = pytree.tree_flatten(results)
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor) and torch._is_functional_tensor(leaf):
+            torch._sync(leaf)  # what was written through a view of it
     return Traced(leaves, result_spec, watch.outer)
 
 
@@ -135,6 +142,57 @@ def check_carried(loop: str, results: Sequence[object], inputs: Sequence[torch.T
 
 def describe(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+# Functions that have been traced twice, by their code, and with which sizes.
+_repeatable: weakref.WeakKeyDictionary[types.CodeType, set[object]] = weakref.WeakKeyDictionary()
+
+
+def check_repeatable(
+    loop: str, function: Callable[..., object], key: object, is_same: Callable[[], bool]
+) -> None:
+    """Raise an error if a function computes something else when it is called again.
+
+    A counter in Python or a random number of the host would be the same in each iteration. A
+    function is called again the first time that it is seen with `key`.
+
+    Args:
+        is_same: traces it again, and compares.
+    """
+    codes = tuple(_codes_of(function))
+    keys = _repeatable.setdefault(codes[0], set()) if codes else set()
+    if (codes, key) in keys:
+        return
+    if not is_same():
+        raise RuntimeError(
+            f"{loop} computes something else when it is called again, since it depends on values "
+            "in Python that it changes, or on the host's random numbers; a loop holds it once: "
+            "carry these values as tensors, or use a loop in Python"
+        )
+    keys.add((codes, key))
+
+
+def _codes_of(function: object, depth: int = 4) -> Iterator[types.CodeType]:
+    """Yield a function's code, and that of functions in its closure."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if isinstance(function, torch.nn.Module):
+        function = function.forward
+    function = inspect.unwrap(function) if callable(function) else function
+    if (code := getattr(function, "__code__", None)) is None:
+        return
+    yield code
+    for cell in getattr(function, "__closure__", None) or () if depth else ():
+        with contextlib.suppress(ValueError):  # an empty cell
+            yield from _codes_of(cell.cell_contents, depth - 1)
+
+
+def all_equal(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    return len(ones) == len(others) and all(
+        one is other
+        or (one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other))
+        for one, other in zip(ones, others, strict=True)
+    )
 
 
 def refuse_read(loop: str, tensor: torch.Tensor, by: str) -> None:

@@ -110,7 +110,13 @@ def _plan(
     if is_fn_pure and key in cache.get(fn, {}):
         forward, _, _ = cache[fn][key]
         return forward.__self__
-    plan = _traced(module, fn, (carried, carry_spec), (rows, rows_spec), partition_fn)
+
+    def new_plan() -> Plan:
+        return _traced(module, fn, (carried, carry_spec), (rows, rows_spec), partition_fn)
+
+    plan = new_plan()
+    if not is_fn_pure:
+        loop_functions.check_repeatable(LOOP, fn, key, lambda: plan.is_same(new_plan()))
     if is_fn_pure and not plan.outer:  # the tensors of outside may be others at the next call
         cache.setdefault(fn, {})[key] = (plan.forward, plan.alias_input, plan.backward)
     return plan

@@ -115,6 +115,16 @@ class Plan:
         self.num_results = len(results)
         self._sources = self._find_sources()
 
+    def is_same(self, other: Plan) -> bool:
+        """Return whether another plan computes the same, also of the same tensors."""
+        return self.graph.code == other.graph.code and loop_functions.all_equal(
+            [*self.outer, *self._constants()], [*other.outer, *other._constants()]
+        )
+
+    def _constants(self) -> list[torch.Tensor]:
+        nodes = self.graph.graph.find_nodes(op="get_attr")
+        return [getattr(self.graph, node.target) for node in nodes]
+
     def _flat_results(self, results: object, carry: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if not isinstance(results, tuple | list) or len(results) != 2:
             raise TypeError(f"{LOOP} must return a pair: what is carried, and a result")

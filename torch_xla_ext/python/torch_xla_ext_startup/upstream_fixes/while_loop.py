@@ -92,6 +92,14 @@ def _while_loop(
     return type(carried_inputs)(pytree.tree_unflatten(results, spec))
 
 
+def _functionalized() -> torch._C._SetExcludeDispatchKeyGuard:
+    """Make views of tensors show what is written to them, in torch's while_loop, too.
+
+    That one is called behind PyTorch's functionalization.
+    """
+    return torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.Functionalize, False)
+
+
 class _Computation:
     """A traced function of the loop as a computation of XLA.
 
@@ -108,11 +116,21 @@ class _Computation:
         spec: pytree.TreeSpec,
     ) -> None:
         self._name = name
-        self._inputs = loop_functions.placeholders(arguments)
-        with torch.no_grad():
-            self.traced = loop_functions.traced(
-                f"while_loop: the {name}", function, spec, self._inputs
-            )
+        with _functionalized():
+            self._inputs = loop_functions.placeholders(arguments)
+        loop = f"while_loop: the {name}"
+        seed = _XLAC._xla_get_rng_seed()
+
+        def trace() -> loop_functions.Traced:
+            _XLAC._xla_set_rng_seed(seed)
+            with torch.no_grad(), _functionalized():
+                return loop_functions.traced(loop, function, spec, self._inputs)
+
+        self.traced = trace()
+        key = spec, *((value.shape, value.dtype) for value in arguments)
+        loop_functions.check_repeatable(
+            loop, function, key, lambda: _computes_same(self.traced, trace())
+        )
 
     def lower(self, results: list[torch.Tensor]) -> None:
         context = _XLAC.lowering.LoweringContext(self._name)
@@ -146,6 +164,21 @@ class _Computation:
             for number, parameter in enumerate(self._hoisted_parameters)
         }
         return _Op.call(self._computation, [values[places[one]] for one in range(len(places))])
+
+
+def _computes_same(one: loop_functions.Traced, other: loop_functions.Traced) -> bool:
+    traces = [
+        [leaf for leaf in traced.leaves if isinstance(leaf, torch.Tensor)]
+        for traced in (one, other)
+    ]
+    hashes = [_XLAC._get_graph_hash(leaves) for leaves in traces]
+    data = [_XLAC._get_tensors_xla_device_data_node(leaves) for leaves in traces]
+    return hashes[0] == hashes[1] and all(
+        first == second or torch.equal(value, other_value)
+        for first, second, value, other_value in zip(
+            data[0][0], data[1][0], data[0][1], data[1][1], strict=True
+        )
+    )
 
 
 def _as_condition(leaves: list[Any]) -> torch.Tensor:

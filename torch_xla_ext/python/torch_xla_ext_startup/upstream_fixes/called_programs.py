@@ -1,0 +1,40 @@
+"""torch_xla's cache of the programs of a function in JAX or of XLA operations, for each call.
+
+torch_xla keeps one structure of results for a function, that of the program which it made last, and
+assume_pure makes all functions calls of one: after another function's program, results and
+gradients had its structure. 1, 1.0 and True were one key. And JAX's own cache takes what is traced
+for something else, if something, such as an exception, keeps the method that it traces.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+
+def call(_original: Callable[..., object]) -> Callable[..., object]:
+    """Replace torch_xla.core.xla_builder.CompiledCallableWithCache.__call__."""
+    return _call
+
+
+def _call(self: object, *args: object, **kwargs: object) -> object:
+    function = self._flat_input_func
+    tensors = function.preprocess(args, kwargs)
+    key = (
+        tuple(tensor if tensor is None else (tensor.shape, tensor.dtype) for tensor in tensors),
+        tuple(map(_distinct, function.non_tensors)),
+        function.in_spec,
+    )
+    if key not in self._cache:
+        function.flat_call = functools.partial(type(function).flat_call, function)
+        try:
+            self._cache[key] = self.specialize(tensors), function.out_spec
+        finally:
+            del function.flat_call
+    run, function.out_spec = self._cache[key]
+    return function.postprocess(run(tensors))
+
+
+def _distinct(value: object) -> object:
+    number = repr(value) if isinstance(value, int | float | complex) else value
+    return type(value), number
