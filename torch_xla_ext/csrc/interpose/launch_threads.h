@@ -8,8 +8,8 @@ namespace torch_xla_ext {
 
 // Fetches the fields of the arguments' shards that ExecuteReplicated reads into
 // the processor's caches. From each argument it follows three pointers to a
-// buffer, and waits for the memory at each, since the last program has displaced
-// them from the caches.
+// buffer, and waits for the memory at each, since the last program has
+// displaced them from the caches.
 void FetchShards(
     absl::Span<const torch_xla::runtime::ComputationClient::DataPtr> arguments);
 
