@@ -17,7 +17,7 @@ TOOLS = Path(sys.executable).parent
 ROOT = Path("pyproject.toml").resolve().parent
 CPP = (".cc", ".h", ".cu", ".cuh")
 # The rules for commits hold for those after this one.
-FIRST_COMMIT = "3e1a04e0"
+FIRST_COMMIT = "0a0c013a"
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
