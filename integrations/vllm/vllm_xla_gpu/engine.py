@@ -17,7 +17,7 @@ from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.executor.abstract import UniProcExecutor
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from vllm_xla_gpu import processes
 from vllm_xla_gpu.sampling import has_penalties
@@ -53,16 +53,17 @@ class _TimedStep:
 class XlaGpuExecutor(UniProcExecutor):
     def _init_executor(self) -> None:
         self._clock = StepClock()
+        # The worker takes the size for its own devices, and leaves 1.
+        self._has_several = self.parallel_config.tensor_parallel_size > 1
         super()._init_executor()
 
-    def sleep_until_needed(self) -> None:
-        """Sleep as long as the next step can still be scheduled in time."""
-        time.sleep(self._clock.seconds_until_needed())
+    def sleep_until_needed(self, num_seqs: int) -> None:
+        """Sleep as long as the next step, of so many sequences, can still be scheduled in time."""
+        time.sleep(self._clock.seconds_until_needed(num_seqs))
 
     @property
     def max_concurrent_batches(self) -> int:
-        is_one = self.vllm_config.parallel_config.tensor_parallel_size == 1
-        return _STEPS_IN_FLIGHT if is_one else _STEPS_IN_FLIGHT_OF_SEVERAL
+        return _STEPS_IN_FLIGHT_OF_SEVERAL if self._has_several else _STEPS_IN_FLIGHT
 
     def execute_model(
         self, scheduler_output: SchedulerOutput, non_block: bool = True
@@ -125,7 +126,11 @@ class XlaGpuScheduler(AsyncScheduler):
         """Return the next step; an empty one if it has to wait for the tokens of another."""
         waits_for_drafts = self._drafter is not None and self._computed_now > 0
         # The device has the tokens of the step before only.
-        waits_for_others = any(map(self._needs_an_older_step, self.running))
+        waits_for_others = any(map(self._needs_an_older_step, self.running)) or any(
+            # It begins anew from the tokens that the host knows.
+            r.status == RequestStatus.PREEMPTED and r.num_output_placeholders
+            for r in self.waiting
+        )
         if self._need_their_tokens:
             unfinished = (r for r in self._need_their_tokens if not r.is_finished())
             self._need_their_tokens = tuple(unfinished)

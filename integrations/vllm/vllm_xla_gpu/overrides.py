@@ -205,7 +205,7 @@ def _take_requests_late(take: Callable) -> Callable:
     @functools.wraps(take)
     def process_input_queue(core: EngineCoreProc) -> None:
         if not core.scheduler.waiting:  # those would come first
-            core.model_executor.sleep_until_needed()
+            core.model_executor.sleep_until_needed(len(core.scheduler.running))
         take(core)
 
     return process_input_queue

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 _T = TypeVar("_T")
-# To schedule, prepare and start a step takes less.
-_EARLY = 0.005  # seconds
+# To schedule, prepare and start a step takes fewer seconds, and so many for each sequence.
+_EARLY, _EARLY_BY_SEQUENCE = 0.004, 25e-6
 
 
 class StepClock:
@@ -42,10 +42,13 @@ class StepClock:
         self._shortest[size] = min(seconds, self._shortest.get(size, seconds))
         return found
 
-    def seconds_until_needed(self) -> float:
-        """Return how long the next step need not be scheduled; 0 if that is not known."""
+    def seconds_until_needed(self, num_seqs: int) -> float:
+        """Return how long the next step, of so many sequences, need not be scheduled.
+
+        0 if that is not known.
+        """
         if not self._running:
             return 0.0
         size, begin = self._running[0]
         end = max(begin, self._end) + self._shortest.get(size, 0.0)
-        return max(end - self._now() - _EARLY, 0.0)
+        return max(end - self._now() - _EARLY - _EARLY_BY_SEQUENCE * num_seqs, 0.0)
