@@ -1,10 +1,10 @@
-"""Measures the sum of a matrix over the GPUs of this process, and a norm after it.
+"""Measure the sum of a matrix over the GPUs of this process, and a norm after it.
 
     PJRT_DEVICE=CUDA python benchmarks/all_reduce.py
     torchrun --nproc-per-node=4 benchmarks/all_reduce.py --nccl   # with PyTorch for CUDA
 
 A step is a chain of sums, each of the result before, as in the layers of a model: captured here, a
-CUDA graph there. Times are in µs for each sum, with what stands between two of them.
+CUDA graph there. Times are in µs for each sum, with the operations between two of them.
 
 - all_reduce: `ops.all_reduce`
 - xla: XLA's own all-reduce
@@ -74,7 +74,7 @@ def measure_here(args: argparse.Namespace) -> None:
         return xs.disable_manual_sharding(tensor, spec, shape, mesh=mesh).global_tensor
 
     def of_device(x: torch.Tensor) -> torch.Tensor:
-        """Return what a device adds, which is not what the others add."""
+        """Return a device's own summand."""
         rank = inside(peers.table, ("x", None))[0, 0]
         return inside(x, (None, None)) * (rank + 1).to(x.dtype) / (count * (count + 1) / 2)
 

@@ -1,4 +1,4 @@
-"""Measures a decode step of an 8B-shaped model: one token for each of several sequences.
+"""Measure a decode step of an 8B-shaped model: one token for each of several sequences.
 
   python benchmarks/decode_step.py --json=step.json                 # in the wheel's environment
   python3 benchmarks/decode_step.py --ways=peer --json=peer.json    # with a CUDA build of torch
@@ -35,8 +35,8 @@ PAGE = 16
 WAYS = ("lazy", "openxla", "captured", "peer")
 Step = Callable[[], object]
 
-# attend(layer, q [seqs, heads, head_dim], k [seqs, kv_heads, head_dim], v) keeps k and v and
-# returns what the queries find, of q's shape.
+# attend(layer, q [seqs, heads, head_dim], k [seqs, kv_heads, head_dim], v) stores k and v and
+# returns the attention's result, of q's shape.
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -54,7 +54,7 @@ class Config:
 
 
 class Model:
-    """Weights and the pass of one token a sequence."""
+    """The weights, and the forward pass of one token per sequence."""
 
     def __init__(
         self,
@@ -109,7 +109,8 @@ class Model:
         x = self.embedding[tokens]
         for number, layer in enumerate(self.layers):
             qkv = functional.linear(norm(x, layer["attention_norm"]), layer["qkv"])
-            # Each device's rows of the weights are its heads' and, below, its gates' and values'.
+            # Each device's rows of the weights belong to its heads and, below, to its gates and
+            # values.
             qkv = qkv.unflatten(-1, (config.parts, -1, config.head_dim))
             heads, kv_heads = config.heads // config.parts, config.kv_heads // config.parts
             q, k, v = (x.flatten(-3, -2) for x in qkv.split([heads, kv_heads, kv_heads], dim=-2))
@@ -192,7 +193,7 @@ class Xla:
         self.tables = pages.to(self.device)
         self.rows = torch.arange(seqs, dtype=torch.int32).to(self.device)
         self.tokens = torch.zeros(seqs, dtype=torch.int32, device=self.device)
-        # Each step decodes at this length: its time does not depend on how many there were.
+        # Each step decodes at this length, so that its time does not depend on the number of steps.
         self.lengths = torch.full((seqs,), length, dtype=torch.int32, device=self.device)
         for state in (self.tables, self.tokens, self.lengths):
             mark(state, "data")

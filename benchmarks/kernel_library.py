@@ -19,7 +19,7 @@ PYTHON = Path(__file__).resolve().parents[1] / "torch_xla_ext/python"
 
 
 def _load_package() -> tuple[types.ModuleType, types.ModuleType]:
-    """Return the modules untyped_payload and schema; the package itself would import more."""
+    """Import untyped_payload and schema without their package, which would import more."""
     if "xla_kernels" not in sys.modules:
         package = types.ModuleType("xla_kernels")
         package.__path__ = [str(PYTHON / "xla_kernels")]
@@ -60,9 +60,9 @@ class KernelLibrary:
         Args:
             target: the kernel's name.
             arrays: the operands and results by the names that the signature gives them, contiguous
-                and on one device, CPU or CUDA. An optional operand may be missing. A result that
-                is an operand has its name; "result NAME" would be another buffer.
-            parameters: the parameters by name. Others than the kernel's are ignored.
+                and on one device, CPU or CUDA. An optional operand may be missing. A result in
+                place has the operand's name; "result NAME" gives it a separate buffer.
+            parameters: the parameters by name. Unknown ones are ignored.
 
         Returns:
             A function that calls the kernel, on CUDA on torch's current stream, and raises

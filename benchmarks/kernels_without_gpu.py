@@ -1,4 +1,4 @@
-r"""Prints the kernels that XLA makes of a program for an H100, on a machine without a GPU.
+r"""Print the kernels that XLA compiles from a program for an H100, on a machine without a GPU.
 
     pip install jax==0.11.2 jax-cuda13-plugin==0.11.2 jax-cuda13-pjrt==0.11.2 \
         nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88                 # Python 3.12
@@ -22,7 +22,7 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-# As XLA describes the device in its dumps (*.gpu_target_config.pbtxt).
+# XLA's description of the device, from its dumps (*.gpu_target_config.pbtxt).
 H100 = """
 gpu_device_info {
   threads_per_block_limit: 1024
@@ -57,7 +57,7 @@ def compiled(program: bytes, handlers: Sequence[str] = ()) -> str:
     """Return the optimized program in XLA's text.
 
     Args:
-        handlers: for targets of the program, as of --handler.
+        handlers: for targets of the program, as in --handler.
     """
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
     toolkit = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"

@@ -1,4 +1,4 @@
-"""Measures the host time of a kernel's launch: `cuda_kernel`, and Triton's own launch.
+"""Measure the host time of a kernel's launch: by `cuda_kernel`, and by Triton itself.
 
     PJRT_DEVICE=CUDA python benchmarks/launch_time.py  # with the wheel
     python benchmarks/launch_time.py --peer            # torch with CUDA, Triton
@@ -29,9 +29,9 @@ extern "C" __global__ void axpy(const float* x, const float* y, float* out, floa
 """
 BLOCK = 256
 FACTOR = 0.5
-# What starts some work, and what waits for all of it.
+# A function that starts work, and one that waits for all of it.
 Step = Callable[[], object]
-COUNTS = 32, 232  # launches of a program of few and of many
+COUNTS = 32, 232  # numbers of launches in a short and in a long program
 
 
 def numbers(size: int) -> tuple[np.ndarray, np.ndarray]:

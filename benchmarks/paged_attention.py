@@ -1,4 +1,4 @@
-"""Measures the paged attention kernels on a GPU, PyTorch's SDPA and FlashInfer.
+"""Measure the paged attention kernels on a GPU, PyTorch's SDPA and FlashInfer.
 
     ./bazelw build //benchmarks:libpaged_kernels.so
     python3 benchmarks/paged_attention.py bazel-bin/benchmarks/libpaged_kernels.so
@@ -24,7 +24,8 @@ import torch
 from kernel_library import KernelLibrary
 from paged_attention_cases import SCALE, Case, Inputs
 
-# Of the inputs of all calls of a round, so that nothing of a call's is in L2 when it comes again.
+# The size of the inputs of all calls in a round, so that a call's inputs are not in L2 when it runs
+# again.
 ROTATED_BYTES = 300e6
 OURS = {"paged_attention", "ragged_paged_attention"}
 PARAMETERS = {
@@ -43,7 +44,7 @@ PARAMETERS = {
 
 
 def measure(calls: Sequence[Callable[[], object]], repeats: int) -> float:
-    """Return the microseconds of a call in a CUDA graph, the median of the replays."""
+    """Return the median time of a call in a CUDA graph, in microseconds."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for call in calls:
@@ -67,11 +68,11 @@ class Ours:
         self.library = library
 
     def workspace(self, device: torch.device) -> torch.Tensor:
-        """Return a workspace larger than any kernel here uses; its size never changes a result."""
+        """Return a workspace larger than any kernel here needs; its size never changes a result."""
         return torch.full((8 << 20,), float("nan"), device=device)
 
     def no_lse(self, out: torch.Tensor) -> torch.Tensor:
-        """Return the result that nobody asks for."""
+        """Return an empty buffer for a result that is not requested."""
         return torch.empty(0, out.shape[1], device=out.device)
 
     def paged(self, case: Case, inputs: Inputs) -> cases.Bound:

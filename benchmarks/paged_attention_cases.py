@@ -17,7 +17,7 @@ except ImportError:
 HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 32, 8, 128, 16
 SCALE = HEAD_DIM**-0.5
 DTYPE = torch.bfloat16
-ERROR_LIMIT = 1e-2  # relative, of bfloat16
+ERROR_LIMIT = 1e-2  # relative error of bfloat16
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """Bytes that have to move: keys and values, queries and results once."""
+        """The bytes that must move: keys, values, queries and results once each."""
         return self.cache_bytes + 2 * sum(self.q_lens) * HEADS * HEAD_DIM * DTYPE.itemsize
 
     @property
@@ -168,12 +168,12 @@ def _take(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return x.view(torch.uint8)[rows].view(x.dtype)
 
 
-# A call, and what returns its result as [tokens, HEADS, HEAD_DIM].
+# A call, and a function that returns its result as [tokens, HEADS, HEAD_DIM].
 Bound = tuple[Callable[[], object], Callable[[], torch.Tensor]]
 
 
 def sdpa(case: Case, inputs: Inputs, backend: SDPBackend) -> Bound:
-    """Return torch's attention of a dense copy."""
+    """Return torch's attention on a dense copy."""
     if case.kind == "mixed" or case.cache_dtype != DTYPE:
         raise NotImplementedError("needs equal lengths and a cache of q's dtype")
     seqs, length = len(case.kv_lens), case.kv_lens[0]

@@ -1,4 +1,4 @@
-"""Draws the pictures in the docs and the README from the benchmarks' JSON files.
+"""Draw the pictures of the docs and the README from the benchmarks' JSON files.
 
   python benchmarks/pictures.py step.json peer.json --output=docs/pictures
 

@@ -1,4 +1,4 @@
-"""Measures the host time of a captured step with many small tensors, on 1, 2 and 4 devices.
+"""Measure the host time of a captured step with many small tensors, on 1, 2 and 4 devices.
 
     PJRT_DEVICE=CPU python benchmarks/replay_host_time.py
     PJRT_DEVICE=CUDA python benchmarks/replay_host_time.py --devices 4 --parameters 300

@@ -1,7 +1,7 @@
-"""Measures new tokens per second of vLLM, on this wheel or for CUDA, of the same loads.
+"""Measure vLLM's new tokens per second, on this wheel or for CUDA, under the same loads.
 
   PJRT_DEVICE=CUDA python benchmarks/serving.py --json=xla.json   # an 8B-shaped Llama
-  PJRT_DEVICE=CUDA python benchmarks/serving.py --shape=30b-a3b   # a mixture of experts
+  PJRT_DEVICE=CUDA python benchmarks/serving.py --shape=30b-a3b   # an MoE model
   python benchmarks/serving.py --json=cuda.json                   # where vLLM for CUDA is installed
   PJRT_DEVICE=CPU python benchmarks/serving.py --shape=tiny --loads=4x16+8
 
@@ -55,7 +55,7 @@ SHAPES = {
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
     },
-    "30b-a3b": {  # a mixture of experts, Qwen3-30B-A3B's
+    "30b-a3b": {  # an MoE model, Qwen3-30B-A3B's
         "vocab_size": 151936,
         "hidden_size": 2048,
         "intermediate_size": 6144,
@@ -90,8 +90,8 @@ SHAPES = {
         "norm_topk_prob": True,
     },
 }
-SPREAD = 0.05  # of the weights' uniform numbers
-POOL = 2**24 - 3  # of numbers on the host; no multiple of a width
+SPREAD = 0.05  # bound of the weights' uniform distribution
+POOL = 2**24 - 3  # count of random numbers on the host; not a multiple of a width
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,8 +123,8 @@ def options(args: argparse.Namespace) -> dict[str, object]:
 def write_model(folder: Path, args: argparse.Namespace) -> None:
     """Write a model's configuration and a tokenizer of the words w0, w1, ..., but no weights."""
     shape = SHAPES[args.shape]
-    is_mixture = "num_experts" in shape
-    (Qwen3MoeConfig if is_mixture else LlamaConfig)(
+    is_moe = "num_experts" in shape
+    (Qwen3MoeConfig if is_moe else LlamaConfig)(
         **shape,
         max_position_embeddings=max(8192, args.max_model_len),
         torch_dtype="bfloat16",
@@ -133,14 +133,14 @@ def write_model(folder: Path, args: argparse.Namespace) -> None:
     ).save_pretrained(folder)
     config = folder / "config.json"
     found = json.loads(config.read_text())
-    architecture = "Qwen3MoeForCausalLM" if is_mixture else "LlamaForCausalLM"
+    architecture = "Qwen3MoeForCausalLM" if is_moe else "LlamaForCausalLM"
     config.write_text(json.dumps(found | {"architectures": [architecture]}))
     make_tokenizer(shape["vocab_size"]).save_pretrained(folder)
 
 
 def make_weights(model: torch.nn.Module, *_: object) -> None:
     """Fill the weights with random numbers; vLLM's own function would draw them on the host."""
-    # Not those of state_dict: a view that is written to leaves the former memory to its tensor.
+    # Not those of state_dict: writing to a view there would give the view new memory.
     names = model.state_dict().keys()
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     with torch.no_grad():
@@ -149,9 +149,9 @@ def make_weights(model: torch.nn.Module, *_: object) -> None:
 
 
 def _fill(weight: torch.Tensor) -> None:
-    if weight.dim() == 0:  # the scale of a cache, which the model does not have
+    if weight.dim() == 0:  # a cache's scale, which the model does not have
         return
-    if weight.dim() == 1:  # a norm's
+    if weight.dim() == 1:  # a norm's weight
         weight.fill_(1)
     elif weight.device.type == "cpu":  # it takes a minute to draw 8 billion numbers
         numbers = _numbers(weight.dtype)
@@ -195,7 +195,7 @@ def prompt(vocabulary: int, length: int, seed: int | str) -> list[int]:
 
 
 def make_engine(args: argparse.Namespace) -> tuple[vllm.LLM, dict[str, Any]]:
-    """Return the engine, and how long its start took."""
+    """Return the engine, and the seconds of its start."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     use_random_weights()
     begin = time.perf_counter()

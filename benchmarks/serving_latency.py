@@ -1,4 +1,4 @@
-"""Measures a server's latency under random arrivals: vLLM on this wheel, or for CUDA.
+"""Measure a server's latency under random arrivals: vLLM on this wheel, or for CUDA.
 
   PJRT_DEVICE=CUDA python benchmarks/serving_latency.py --json=xla.json
   python benchmarks/serving_latency.py --json=cuda.json  # where vLLM for CUDA is installed
@@ -91,7 +91,7 @@ def wait_until_ready(port: int, process: subprocess.Popen) -> None:
 
 
 async def ask(port: int, model: str, tokens: list[int], new: int) -> list[float]:
-    """Return when the request was sent, and when each part of its answer arrived."""
+    """Return the times at which the request was sent and each part of its answer arrived."""
     request = {"model": model, "prompt": tokens, "max_tokens": new, "temperature": 0}
     body = json.dumps(request | {"stream": True, "ignore_eos": True})
     head = [
@@ -151,7 +151,7 @@ async def measure(args: argparse.Namespace) -> None:
         wait_until_ready(port, process)
         report({"start_s": round(time.perf_counter() - begin, 1)})
         vocabulary = SHAPES[args.shape]["vocab_size"]
-        # The first requests take longer.
+        # Warm-up: the first requests take longer.
         await asyncio.gather(*(ask(port, model, prompt(vocabulary, 16, i), 8) for i in range(8)))
         for rate in map(float, args.rates.split(",")):
             report(await at_rate(port, model, rate, args))

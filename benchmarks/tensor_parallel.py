@@ -1,4 +1,4 @@
-r"""Measures a decode step on one device and on several: time and communication.
+r"""Measure a decode step on one and on several devices: time and communication.
 
   python benchmarks/tensor_parallel.py --devices=1,2 --json=parallel.json
 
@@ -96,7 +96,7 @@ def collectives(program: str) -> dict[str, dict[str, int]]:
 
 
 def in_dump(folder: Path) -> dict[str, dict[str, int]]:
-    """Count those of the last program that has the kernel, which a captured step replays."""
+    """Count the collectives of the last program with the kernel, which a captured step replays."""
     files = sorted(folder.glob("*after_optimizations.txt"), key=lambda file: file.stat().st_mtime)
     programs = [text for file in files if "PagedAttention" in (text := file.read_text())]
     return collectives(programs[-1]) if programs else {}

@@ -1,4 +1,4 @@
-r"""Times a training step of a Llama, a ViT or a mixture of experts, and its peak of device memory.
+r"""Measure the time and peak device memory of a training step of a Llama, a ViT or an MoE.
 
     PJRT_DEVICE=CUDA python benchmarks/train_step.py --way captured
     python benchmarks/train_step.py --way compile    # the peer: a CUDA build of PyTorch
@@ -278,7 +278,7 @@ MODELS = {
 
 
 class Spmd:
-    """This wheel's devices: one process, whose marks divide batch and parameters."""
+    """This wheel's devices: one process that marks the batch and parameters as sharded."""
 
     def __init__(self, count: int, sharding: str) -> None:
         import numpy as np
@@ -294,12 +294,12 @@ class Spmd:
         self._mark, self._is_divided, self._sharding = xs.mark_sharding, count > 1, sharding
 
     def divide_parameter(self, parameter: torch.Tensor) -> None:
-        """Shard it along its first dimension, in FSDP."""
+        """Shard a parameter along its first dimension, under FSDP."""
         if self._sharding == "fsdp":
             self.divide(parameter)
 
     def divide(self, tensor: torch.Tensor) -> None:
-        """Shard it along its first dimension."""
+        """Shard a tensor along its first dimension."""
         if self._is_divided:
             self._mark(tensor, self._mesh, ("devices", *[None] * (tensor.dim() - 1)))
 
@@ -371,7 +371,7 @@ class Training:
         torch.manual_seed(0)
         is_large = args.model == "llama-8b"
         if not is_large:
-            # On the host, so that all ways begin with the same numbers.
+            # On the host, so that all ways start from the same weights.
             self.model = MODELS[args.model](args.length)
             if isinstance(self.model, Mixture):
                 self.model.draw()
@@ -425,7 +425,7 @@ class Training:
             self.run = torch_xla_ext.capture(self.step, verify=2)
         elif self.is_ours:
             self.run = self.synced_step
-            if args.way == "openxla":  # the optimizer's part, too
+            if args.way == "openxla":  # including the optimizer
                 self.step = torch.compile(self.step, backend="openxla")
 
     def step(self) -> torch.Tensor:

@@ -28,7 +28,7 @@ gelu = torch_xla_ext.cuda_kernel(
     SOURCE,
     "gelu<{T}>",
     signature="Gelu(x: T[*shape]) -> (out: T[*shape]) where T: F32 | F16 | BF16",
-    arguments="x out x.size",  # what the kernel's parameters get
+    arguments="x out x.size",  # the arguments of the kernel's parameters
     grid=lambda call: -(-call["x"].size // 256),
     block=256,
     reference=lambda x: torch.nn.functional.gelu(x.float()).to(x.dtype),

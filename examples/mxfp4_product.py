@@ -14,7 +14,7 @@ import torch_xla_ext
 
 BLOCK = 32  # values with one scale
 VALUES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-VALUES = torch.cat([VALUES, -VALUES])  # of the 16 codes
+VALUES = torch.cat([VALUES, -VALUES])  # the values of the 16 codes
 
 SOURCE = """
 #include <cuda_bf16.h>
@@ -81,7 +81,7 @@ def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def dequantize(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Return the float32 [n, k] that codes and exponents stand for."""
+    """Decode the codes and exponents to float32 [n, k]."""
     codes = torch.stack([weight & 15, weight >> 4], 2).flatten(1)
     values = VALUES.to(weight.device)[codes.long()].unflatten(1, (-1, BLOCK))
     return (values * torch.exp2(scale.float() - 127)[..., None]).flatten(1)
@@ -96,7 +96,7 @@ def reference(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> tor
 product = torch_xla_ext.cuda_kernel(
     SOURCE,
     "product<{WARPS}>",
-    # k is 32 * blocks. torch_xla has no tensors of the small types: it passes their bytes.
+    # k is 32 * blocks. torch_xla has no tensors of the small types; bytes stand for them.
     signature="Mxfp4Product(x: BF16[m, 32 * blocks], weight: F4E2M1FNX2[n, 16 * blocks], "
     "scale: F8E8M0FNU[n, blocks]) -> (out: BF16[m, n]) where m: 1..65535",
     arguments="x weight scale out n blocks",

@@ -1,4 +1,4 @@
-"""Generates text as an LLM server does: a batch of prompts, a paged cache, one program per phase.
+"""Generate text as an LLM server does: a batch of prompts, a paged cache, one program per phase.
 
 PJRT_DEVICE=CPU python examples/paged_decode.py      (or PJRT_DEVICE=CUDA)
 
@@ -41,8 +41,8 @@ import torch_xla_ext
 
 WAYS = ("captured", "openxla", "lazy")
 
-# attend(layer, q [..., heads, head_dim], k [..., kv_heads, head_dim], v) keeps k and v in the cache
-# and returns what the queries find there, of q's shape.
+# attend(layer, q [..., heads, head_dim], k [..., kv_heads, head_dim], v) stores k and v in the
+# cache and returns the attention's result, of q's shape.
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -54,8 +54,8 @@ class Layer(nn.Module):
         self.heads, self.kv_heads, self.head_dim = args.heads, args.kv_heads, args.head_dim
         width, inner = args.width, 3 * args.width
         self.attention_norm = nn.RMSNorm(width)
-        # Of each kv head, its queries' rows, its key's and its value's, so that heads on one device
-        # have all of theirs there.
+        # For each kv head the rows of its queries, its key and its value, so that a head is on one
+        # device.
         self.qkv = nn.Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
         self.out = nn.Linear(self.heads * self.head_dim, width, bias=False)
         self.mlp_norm = nn.RMSNorm(width)
@@ -87,7 +87,7 @@ class Llama(nn.Module):
         frequencies = 10000.0 ** -(torch.arange(0, args.head_dim, 2) / args.head_dim)
         self.register_buffer("frequencies", frequencies)
         for module in self.modules():
-            if isinstance(module, nn.Linear):  # so that each block weighs in what is predicted
+            if isinstance(module, nn.Linear):  # so that each block affects the prediction
                 nn.init.normal_(module.weight, std=module.in_features**-0.5)
 
     def forward(
@@ -111,12 +111,12 @@ def rotate(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
 
 
 class Devices:
-    """The XLA devices, of which each has a part of what is placed on them."""
+    """The XLA devices, each of which has a part of the tensors that are moved there."""
 
     def __init__(self, count: int) -> None:
         self.mesh = None
         if count > 1:
-            os.environ.setdefault("CPU_NUM_DEVICES", str(count))  # before the first device is made
+            os.environ.setdefault("CPU_NUM_DEVICES", str(count))  # before the first device is used
             runtime.use_spmd()
             found = runtime.global_runtime_device_count()
             if found != count:
@@ -178,7 +178,7 @@ class PagedEngine:
         self.page_size, self.max_tokens = args.page_size, args.prompts * args.longest
         pages_per_seq = -(-(args.longest + args.new_tokens) // args.page_size)
         num_pages = args.prompts * pages_per_seq
-        # In a server a scheduler hands out pages as sequences grow; here they are shuffled once.
+        # In a server, a scheduler assigns pages as sequences grow; here they are shuffled once.
         pages = torch.randperm(num_pages, dtype=torch.int32)
         self.tables = place(pages.view(args.prompts, pages_per_seq))
         ragged = args.attention == "ragged"
@@ -195,14 +195,14 @@ class PagedEngine:
         ]
         self.one_query = place(torch.arange(args.prompts + 1, dtype=torch.int32))
         self.num_seqs = place(torch.tensor([args.prompts], dtype=torch.int32))
-        # What the next step begins with. Steps write into them.
+        # The next step's input. Steps write into these tensors.
         self.tokens = place(torch.zeros(args.prompts, dtype=torch.int32))
         self.lengths = place(torch.zeros(args.prompts, dtype=torch.int32))
         self.use(args.way)
         devices.report()
 
     def use(self, way: str) -> None:
-        """Choose how a step of decoding is run."""
+        """Choose how decoding steps run: captured, lazily or compiled."""
         self.way = way
         self.run_step = {
             "captured": torch_xla_ext.capture,
@@ -250,7 +250,7 @@ class PagedEngine:
 
     def prefill(self, prompts: list[torch.Tensor]) -> torch.Tensor:
         """Start new sequences; return the logits after each prompt, [prompts, vocabulary]."""
-        # All prompts one after another, padded to one size: that is all that the host tells.
+        # All prompts one after another, padded to one size. The host passes nothing else.
         tokens = torch.zeros(self.max_tokens, dtype=torch.int32)
         cu_q_lens = torch.tensor([0, *map(len, prompts)], dtype=torch.int32).cumsum(0).int()
         tokens[: cu_q_lens[-1]] = torch.cat(prompts)
@@ -271,7 +271,7 @@ class PagedEngine:
         x = self.model(tokens, position, attend)
         logits = self.model.logits(x[cu_q_lens[1:] - 1])
         self.tokens.copy_(logits.argmax(-1))
-        torch_xla.sync()  # runs what was traced, without waiting for it
+        torch_xla.sync()  # starts the traced program, without waiting for it
         return logits
 
     def decode(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -309,7 +309,7 @@ def dense_attention(
 
 
 class DenseReference:
-    """The same in plain PyTorch: a cache [prompts, longest sequence, kv_heads, head_dim]."""
+    """The same engine in plain PyTorch: a cache [prompts, longest sequence, kv_heads, head_dim]."""
 
     def __init__(self, model: Llama, args: argparse.Namespace) -> None:
         self.model, self.dtype = model, getattr(torch, args.dtype)
@@ -330,10 +330,10 @@ class DenseReference:
         return self.model(tokens, positions, attend)
 
     def read(self, prompts: list[torch.Tensor], chosen: torch.Tensor) -> torch.Tensor:
-        """Return the logits [steps, prompts, vocabulary] that give the tokens [steps, prompts]."""
+        """Return the logits [steps, prompts, vocabulary] for the tokens [steps, prompts]."""
         tokens = nn.utils.rnn.pad_sequence(prompts, batch_first=True)
         lengths = torch.tensor([[len(prompt)] for prompt in prompts])
-        # What the padding leaves in the cache is never seen: the sequence grows over it first.
+        # Padding in the cache is never read: the sequence overwrites it first.
         x = self.forward(tokens, torch.arange(tokens.shape[1]).expand(tokens.shape))
         logits = [self.model.logits(x[self.rows[:, 0], lengths[:, 0] - 1])]
         for step in range(len(chosen) - 1):
@@ -385,7 +385,7 @@ def generate(
 
 
 def milliseconds(engine: PagedEngine, way: str, args: argparse.Namespace) -> float:
-    """Return a step of decoding, without its compilation."""
+    """Return the milliseconds of a decoding step, without its compilation."""
     engine.use(way)
     engine.lengths.fill_(args.longest)
     torch_xla.sync()
@@ -439,7 +439,8 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=5, help="seed of weights and prompts")
     args = parser.parse_args()
-    # Of logits of the size of 1. What rounds is the cache and what the operators take and return.
+    # Tolerances for logits of the size of 1: the cache and the operators' arguments and results are
+    # rounded.
     args.tolerance = {"float16": 0.01, "bfloat16": 0.08}[args.dtype]
     return args
 
@@ -475,7 +476,7 @@ def main() -> int:
     print(f"choices: {count} are clear; equal the reference's: {equal}")
     times = {way: milliseconds(engine, way, args) for way in WAYS}
     print("a step in ms:", ", ".join(f"{way} {time:.2f}" for way, time in times.items()))
-    # torch.compile compiles a sharded step again when a prefill has left other shardings.
+    # torch.compile compiles a sharded step again if a prefill left other shardings.
     again = 1 if args.way == "openxla" and args.tensor_parallel > 1 else 0
     return 0 if equal and error <= args.tolerance and recompiled <= again else 1
 

@@ -1,4 +1,4 @@
-"""Adds two tensors with the kernel XlaGpuSimpleAdd, which XLA calls by its name.
+"""Add two tensors with the kernel XlaGpuSimpleAdd, which XLA calls by its name.
 
 PJRT_DEVICE=CPU python examples/simple_add.py
 """
@@ -15,7 +15,7 @@ def main() -> None:
     print("PJRT_DEVICE:", torch_xla.runtime.device_type())  # torch_xla's choice if it was not set
     a, b = torch.randn(2, 3), torch.randn(2, 3)
 
-    # The kernel's signature says what it takes: kernels/simple_add/simple_add.h.
+    # The kernel's signature is in kernels/simple_add/simple_add.h.
     (total,) = torch_xla_ext.custom_call("XlaGpuSimpleAdd", [a.to(device), b.to(device)], [a])
 
     print(torch_xla_ext.debug.custom_calls(total)[0])

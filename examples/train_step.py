@@ -1,4 +1,4 @@
-"""Trains a small module that uses an operator of this wheel, and prints useful metrics.
+"""Train a small module that uses an operator of this wheel, and print useful metrics.
 
 PJRT_DEVICE=CPU python examples/train_step.py      (or PJRT_DEVICE=CUDA)
 
@@ -44,7 +44,7 @@ def compilations() -> int:
 
 
 class Training:
-    """A model that learns to turn its input around."""
+    """A model that learns to reverse its input."""
 
     def __init__(self, way: str) -> None:
         torch.manual_seed(0)
@@ -57,7 +57,7 @@ class Training:
         if way == "openxla":
             self.forward = torch.compile(self.model, backend="openxla")
         self.step: Callable[[], torch.Tensor] = {
-            # Tensors that a step writes to, here parameters and gradients, are found.
+            # capture finds the tensors that a step writes to, here parameters and gradients.
             "captured": torch_xla_ext.capture(self.traced_step, verify=2),  # before it is timed
             "openxla": self.synced_step,
             "lazy": self.synced_step,
@@ -72,8 +72,9 @@ class Training:
 
     def synced_step(self) -> torch.Tensor:
         loss = self.traced_step()
-        # Until here XLA has only traced. This runs the step, as one program: forward, backward and
-        # optimizer. Without it the trace would grow from step to step, and compile anew each time.
+        # Until here the step was only traced. This runs it as one program: forward, backward and
+        # optimizer. Without it, the trace would grow from step to step, and be compiled anew each
+        # time.
         torch_xla.sync()
         return loss
 
@@ -81,7 +82,7 @@ class Training:
 def milliseconds(training: Training, steps: int = 50) -> float:
     for _ in range(3):
         training.step()
-    # Steps are started, not waited for. Before a clock is started or stopped, this waits.
+    # Steps are asynchronous: wait before a clock is started or stopped.
     xm.wait_device_ops()
     begin = time.perf_counter()
     for _ in range(steps):
@@ -99,13 +100,13 @@ def main() -> None:
     training = Training(way)
     for step in range(STEPS):
         loss = training.step()
-        # .item() waits for the device: do it seldom.
+        # .item() waits for the device, so call it seldom.
         if step % 5 == 4:
             print(f"step {step + 1:2}  loss {loss.item():.4f}  compilations {compilations()}")
 
-    # The first thing to look at when a step is slow: programs that are compiled again and again,
-    # and operators that XLA has not, which run on the CPU (counters that begin with "aten::"; the
-    # one here is .item()).
+    # The first checks for a slow step: programs that are compiled again and again, and operators
+    # that run on the CPU because XLA lacks them (counters that begin with "aten::"; the one here is
+    # .item()).
     print(metrics.short_metrics_report(metric_names=["CompileTime"], counter_names=["aten::"]))
 
     times = {name: milliseconds(Training(name)) for name in WAYS}

@@ -1,4 +1,4 @@
-"""Which Bazel bazelw runs, with programs that say who they are, and what it says without one."""
+"""bazelw runs the right Bazel, here programs that print their names, or says what is missing."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_mirror_is_found_without_apts_lists(workspace: Path) -> None:
     assert " MIRROR/debian/ forky main" in sources
 
 
-def test_offline(workspace: Path) -> None:
+def test_without_a_network_the_error_names_the_mirror(workspace: Path) -> None:
     """apt-get update succeeds without a network, and fetches nothing."""
     debian(workspace, "#!/bin/sh\n")
     with pytest.raises(subprocess.CalledProcessError) as error:
@@ -171,7 +171,7 @@ def test_no_python(workspace: Path) -> None:
 
 
 def test_no_headers(workspace: Path) -> None:
-    """What bazel/python/probe.py says of the Python; probe_test.py has its sentences."""
+    """bazelw shows the sentence of bazel/python/probe.py; probe_test.py tests the sentences."""
     program(workspace / "bin/bazel", "bazel", "7.7.1")
     python = workspace / "mine"
     python.write_text('#!/bin/sh\n[ "$3" = "$PROBE" ] && echo "python: no Python.h" >&2\nexit 1\n')

@@ -16,15 +16,21 @@ import pytest
 TOOLS = Path(sys.executable).parent
 ROOT = Path("pyproject.toml").resolve().parent
 CPP = (".cc", ".h", ".cu", ".cuh")
+# The rules for commits hold for those after this one.
+FIRST_COMMIT = "0a0c013a"
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run("git", "-c", "safe.directory=*", *arguments)
+
+
 def own_files() -> list[str]:
     """Returns the files that git knows or would add, without deleted ones."""
-    listed = run("git", "-c", "safe.directory=*", "ls-files", "-co", "--exclude-standard")
+    listed = git("ls-files", "-co", "--exclude-standard")
     assert listed.returncode == 0, f"{ROOT} is no git work tree: {listed.stderr}"
     return [name for name in listed.stdout.splitlines() if Path(ROOT, name).exists()]
 
@@ -87,6 +93,29 @@ def test_a_target_runs_each_test() -> None:
         if not test.stem.endswith("_gpu_test") and build != ROOT / "tests/gpu/BUILD"
         if test.stem not in _listed_tests(build)
     ] == []
+
+
+def test_docstrings_do_not_begin_with_a_relative_clause() -> None:
+    """Outside of tests. Ruff's D401 asks for the imperative, but takes "What" for a noun."""
+    found = []
+    for name in PYTHON:
+        if name.startswith("tests/") or name.endswith("_test.py"):
+            continue
+        for node in ast.walk(ast.parse(Path(ROOT, name).read_text())):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                words = (ast.get_docstring(node) or "").split()
+                if words and words[0] in ("As", "By", "How", "Of", "Those", "What", "Which"):
+                    found.append(f"{name}: {' '.join(words[:6])} …")
+    assert found == []
+
+
+def test_subjects_of_commits() -> None:
+    """CONTRIBUTING.md: `area: imperative summary`, within 72 characters."""
+    log = git("log", "--no-merges", "--format=%s", f"{FIRST_COMMIT}..HEAD")
+    if log.returncode != 0:
+        pytest.skip(f"the clone does not go back to {FIRST_COMMIT}")
+    subjects = log.stdout.splitlines()
+    assert [subject for subject in subjects if len(subject) > 72 or ": " not in subject] == []
 
 
 def test_starlark_is_only_in_bazel() -> None:

@@ -38,7 +38,7 @@ run.PROGRAM = "develop"
 
 
 def write(file: Path, content: bytes) -> None:
-    """Replace a file as a whole: a process that has loaded the old one keeps it."""
+    """Replace a file atomically: a process that has loaded the old one keeps it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as new:
         new.write(content)
@@ -47,7 +47,7 @@ def write(file: Path, content: bytes) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link (but not what it leads to) or a folder, if it is there."""
+    """Remove a file, a link (but not its target) or a folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -100,7 +100,7 @@ Sources = Mapping[str, Path | None]
 
 
 def link_files(sources: Sources, site: Path) -> None:
-    """Make links from `site` to files of the checkout, and to whole folders where it can.
+    """Link files of the checkout into `site`, and whole folders if possible.
 
     Args:
         sources: {path in `site`: the checkout's file, or None for a file that is unpacked}.
@@ -130,7 +130,7 @@ def link_files(sources: Sources, site: Path) -> None:
 
 
 def _common_folder(files: Sources) -> Path | None:
-    """Return the file if the only path is empty, or the folder in which all have these paths."""
+    """Return the single file without a path, or the folder with all files at these paths."""
     if "" in files:
         return files[""]
     folders = set()
@@ -143,7 +143,7 @@ def _common_folder(files: Sources) -> Path | None:
 
 
 def copy_binaries(binaries: Mapping[str, list[Path]], folder: Path) -> None:
-    """Copy the libraries that tests load, and note which variable names which of them."""
+    """Copy the libraries that tests load, and write down the variable of each."""
     folder.mkdir(exist_ok=True)
     variables = {}
     for variable, files in binaries.items():

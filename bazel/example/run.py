@@ -1,7 +1,7 @@
 """Run an example with the built wheel, in a virtual environment that is made once and kept.
 
-For the rule in bazel/example.bzl. The environment is in ~/.cache/torch_xla_ext, or where
-TORCH_XLA_EXT_ENV says. It gets torch's CPU build where the package index has one: 200 MB instead of
+For the rule in bazel/example.bzl. The environment is in ~/.cache/torch_xla_ext, or in
+TORCH_XLA_EXT_ENV. It gets torch's CPU build if the package index has one: 200 MB instead of
 7.4 GB. With PJRT_DEVICE=CUDA there is a second one, with CUDA's libraries. What cannot work is one
 sentence on stderr.
 """
@@ -25,14 +25,14 @@ import fetch
 TORCH = "torch==2.8.0"
 CPU_BUILD = TORCH + "+cpu"
 PROGRAM = "example"  # what messages begin with
-# What the environment needs on the disk, with the wheels while pip unpacks them, in GB.
+# The disk space that the environment needs while pip unpacks the wheels, in GB.
 CPU_GB, FULL_GB = 3, 12
-# How pip says that the index has no CPU build; the second is what it says if it has constraints.
+# pip's messages if the index has no CPU build, without and with constraints.
 _NOT_THERE = ("No matching distribution found", "ResolutionImpossible")
 
 
 class ExampleError(Exception):
-    """A failure whose text is the one sentence that the user gets."""
+    """An error whose text is the only sentence that the user sees."""
 
 
 def say(text: str) -> None:
@@ -49,7 +49,7 @@ def environment_folder(device: str, environ: dict[str, str]) -> Path:
 
 
 def check_room(folder: Path, gigabytes: int) -> None:
-    """Raise ExampleError if the disk of `folder` has less room."""
+    """Raise ExampleError if the disk of `folder` has less free space."""
     free = shutil.disk_usage(folder).free / 1e9
     if free < gigabytes:
         raise ExampleError(
@@ -76,7 +76,7 @@ class Environment:
         self._record.write_text(json.dumps(self.installed() | {key: value}))
 
     def pip(self, *arguments: str) -> str | None:
-        """Install; return pip's output if it failed. What pip does is shown meanwhile."""
+        """Install packages while showing pip's progress; return pip's output if it failed."""
         process = subprocess.Popen(
             [self.python, "-m", "pip", "install", "--only-binary=:all:", *arguments],
             stdout=subprocess.PIPE,
@@ -156,7 +156,7 @@ class Environment:
             if self.run(setup):
                 raise ExampleError(f"{setup} failed: see above")
             self._remember(str(setup), wheel.name)
-        self.install_locks(locks)  # after the setup, whose packages they may need
+        self.install_locks(locks)  # after the setup, whose packages they may require
 
     def prepare_torch(self, device: str) -> None:
         """Make the environment with torch, once. Raises ExampleError."""

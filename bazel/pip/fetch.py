@@ -2,8 +2,8 @@
 
 `extract` unpacks chosen files of the wheels of a lock file; `venv` installs a lock file into a new
 virtual environment, `folder` into a folder for PYTHONPATH. Every failure is one sentence on stderr
-that says what was expected, what came and what to do. Runs on any Python that can be met, so that
-it can say which ones are supported.
+that says what was expected, what came and what to do. Runs on any Python, so that it can say which
+ones are supported.
 """
 
 import argparse
@@ -31,7 +31,7 @@ NETWORK_SIGNS = (
 
 
 class FetchError(Exception):
-    """A failure whose text is the one sentence that the user gets."""
+    """An error whose text is the only sentence that the user sees."""
 
 
 def explain(output, lock_name):
@@ -50,7 +50,7 @@ def explain(output, lock_name):
             "reviewed, run bazel/pip/update_locks.py"
         ).format(lock=lock_name, **mismatch.groupdict())
     unlisted = "(from versions: none)" in output
-    # Besides the index, pip may look into folders, which list some versions.
+    # Besides the index, pip may search folders, which list some versions.
     given_up = unlisted or "Retry(total=0," in output
     if given_up and any(sign in output for sign in NETWORK_SIGNS):
         return (

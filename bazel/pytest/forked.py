@@ -1,4 +1,4 @@
-"""Run each test file in a process of its own, forked from one with the common imports.
+"""Run each test file in its own process, forked from one with the common imports.
 
 forked.py [--preload=MODULE ...] -- [PYTEST OPTION ...] FILE.py...
 
@@ -41,20 +41,20 @@ NOTHING_RAN = int(pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 def split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return the options, and the files or parts of them, as file_test.py::test."""
+    """Return the options, and the files or tests (file_test.py::test)."""
     files = [each for each in arguments if re.search(r"^[^-].*_test\.py($|::)", each)]
     return [each for each in arguments if each not in files], files
 
 
 def own_paths(options: list[str], number: int) -> list[str]:
-    """Give a file's process a folder and an XML file of its own."""
+    """Give a file's process its own folder and XML file."""
     for name in ("--basetemp=", "--junitxml="):
         options = [f"{each}.{number}" if each.startswith(name) else each for each in options]
     return options
 
 
 def run_script(code: str, environment: dict[str, str]) -> None:
-    """Run it as `python -P -c` does, but for what is imported already. Does not return."""
+    """Run a script as `python -P -c` does, except for existing imports. Does not return."""
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["-c"]
@@ -65,14 +65,14 @@ def run_script(code: str, environment: dict[str, str]) -> None:
 
 
 def answer(asked: socket.socket) -> bool:
-    """Start one script; return False if nobody can ask any more.
+    """Start one script; return False if the requesting process has ended.
 
-    What is asked is JSON, the arguments of run_script, with three files: standard output, standard
-    error, and a socket for the answers. These are the process's ID and, when it has ended, its exit
-    status or -signal.
+    A request is JSON, the arguments of run_script, with three files: standard output, standard
+    error, and a socket for the answers. The answers are the process's ID and, when it has ended,
+    its exit status or -signal.
     """
     request, files, _, _ = socket.recv_fds(asked, 1 << 20, 3)
-    if request and not os.fork():  # what answers, so that many scripts may run
+    if request and not os.fork():  # a process that answers, so that many scripts can run
         asked.close()
         *outputs, answers = files
         script = os.fork()
@@ -114,21 +114,21 @@ def run(file: str, options: list[str], is_last: bool) -> int:
         asked.close()
         os.environ["SCRIPT_SERVER"] = str(asks.fileno())
         status = pytest.main([*options, file])
-        if is_last:  # What the modules do when a process ends belongs to the tests.
+        if is_last:  # The exit handlers of modules are part of the tests.
             sys.exit(status)
-        finish(status)  # For each file, that would take half a second.
+        finish(status)  # That would take half a second for each file.
     asks.close()
     ended, asking = 0, True
     while not ended:
         if asking and select.select([asked], [], [], 0.5)[0]:
             asking = answer(asked)
-        else:  # a process that the child has left behind may keep its end of the socket open
+        else:  # a process that the child left behind may keep its end of the socket open
             ended, status, used = os.wait4(child, os.WNOHANG if asking else 0)
     asked.close()
     seconds = used.ru_utime + used.ru_stime
     with contextlib.suppress(ChildProcessError):
         while True:
-            _, _, used = os.wait4(-1, 0)  # with the script that it has waited for
+            _, _, used = os.wait4(-1, 0)  # together with the script that it waited for
             seconds += used.ru_utime + used.ru_stime
     code = os.waitstatus_to_exitcode(status)
     end = f"exit status {code}" if code >= 0 else f"the process ended by signal {-code}"
@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--preload", action="append", default=[], help="module to import once")
     parser.add_argument("arguments", nargs="+", help="for pytest")
     args = parser.parse_args()
-    # What is imported stays. To look through it for garbage would take half a second here, and
+    # Imported modules stay alive. Collecting garbage among them would take half a second here, and
     # 0.6 s at the end of each process.
     gc.disable()
     for module in args.preload:

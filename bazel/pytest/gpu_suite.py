@@ -1,4 +1,4 @@
-"""The whole suite on a GPU machine, in parts: pack what it needs, run for some minutes, report.
+"""Run the whole suite on a GPU machine in parts: pack its files, run for some minutes, report.
 
     python bazel/pytest/gpu_suite.py pack suite.tar.gz --wheel torch_xla-….whl
     python bazel/pytest/gpu_suite.py run --minutes 25 --results 1.jsonl [--done 0.jsonl] [TEST …]
@@ -42,7 +42,8 @@ import runner
 ROOT = Path(__file__).resolve().parents[2]
 EXPLAINED = ROOT / "tests/gpu/explained.toml"
 LIBRARIES = "test_binaries"  # the archive's folder of compiled libraries
-# Tests of the build and of the repository's files, which compute nothing; and other projects'.
+# Tests of the build and of the repository's files, which compute nothing, and tests of other
+# projects.
 NOT_ON_A_GPU = (
     "tests/bazel/*",
     "tests/bazelw_test.py",
@@ -55,15 +56,15 @@ NOT_ON_A_GPU = (
     "tests/wheel/*",
 )
 FINAL = ("passed", "failed", "skipped")
-# In place of a test's name: what goes wrong outside of tests.
+# Stands for a test's name if something fails outside of tests.
 IMPORT, END = record_results.IMPORT, "(end of the process)"
 
 
-# Which files, and what they need.
+# Test files and their requirements.
 
 
 def test_files(patterns: Iterable[str] = ()) -> list[str]:
-    """The files that run on a GPU, or those of them that are, or are in, what patterns name."""
+    """Return the test files in folders or of names in `patterns`, or else all that run on a GPU."""
     found = [
         path.relative_to(ROOT).as_posix()
         for folder in ("kernels", "tests")
@@ -76,7 +77,7 @@ def test_files(patterns: Iterable[str] = ()) -> list[str]:
 
 
 def devices_of(file: str) -> int:
-    """Return how many GPUs a file needs: as many as it has CPU devices in CI."""
+    """Return the number of GPUs that a file needs: that of its CPU devices in CI."""
     text = (ROOT / file).read_text()
     numbers = re.findall(r"^os\.environ.*CPU_NUM_DEVICES\D+(\d+)", text, re.MULTILINE)
     return max(map(int, numbers), default=2 if file == "tests/gpu/several_gpus_test.py" else 1)
@@ -137,7 +138,7 @@ class Results:
     """Results of tests and files, read from one or several files of lines."""
 
     tests: dict[tuple[str, str], dict] = field(default_factory=dict)
-    ended: dict[str, dict] = field(default_factory=dict)  # files of which nothing is left to run
+    ended: dict[str, dict] = field(default_factory=dict)  # files with no tests left to run
 
     @staticmethod
     def read(paths: Iterable[Path]) -> Results:
@@ -147,7 +148,7 @@ class Results:
             for text in path.read_text().splitlines():
                 try:
                     lines.append(json.loads(text))
-                except ValueError:  # the machine went away while it was written
+                except ValueError:  # the machine went away during the write
                     continue
         for line in sorted(lines, key=lambda line: line["time"]):
             if "ended" in line:
@@ -177,7 +178,7 @@ class Results:
 
 @dataclass
 class Machine:
-    """The GPUs that no test uses at the moment."""
+    """The GPUs that are free at the moment."""
 
     free: list[str]
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -218,9 +219,9 @@ class Runner:
     logs: Path
 
     def run_file(self, file: str, done: list[str], devices: list[str]) -> str | None:
-        """Run the tests of a file that are not done; return its summary, or None if time ended.
+        """Run the remaining tests of a file; return its summary, or None if time is up.
 
-        A test that ends the process, or takes too long, has failed; the others go on without it.
+        A test that ends the process, or takes too long, fails; the others run without it.
         """
         start, done = time.time(), list(done)
         while True:
@@ -245,7 +246,7 @@ class Runner:
         record_results.append(str(self.results), {"file": file, "time": time.time(), **line})
 
     def start(self, file: str, done: list[str], devices: list[str]) -> tuple[int | None, list]:
-        """Run pytest; return its status, None if the time ended, and the lines it wrote."""
+        """Run pytest; return its status, None if time is up, and the lines that it wrote."""
         with tempfile.TemporaryDirectory(prefix="suite-") as tmp:
             folder = Path(tmp)
             (folder / "done").write_text("\n".join(done))
@@ -279,7 +280,7 @@ class Runner:
             return status, own
 
     def wait(self, process: subprocess.Popen, lines: Path) -> int | None:
-        """Wait for pytest, end it with all that it started, and return its status."""
+        """Wait for pytest, end it with all its children, and return its status."""
         size, since = 0, time.time()
         over = late = False
         while process.poll() is None and not (over or late):
@@ -295,7 +296,7 @@ class Runner:
         return LATE if late else status
 
 
-LATE = -1000  # in place of a signal: the time limit
+LATE = -1000  # stands for a signal: the time limit
 
 
 def kill_group(process: subprocess.Popen) -> None:
@@ -343,7 +344,7 @@ def run(options: argparse.Namespace) -> int:
     folder = Path(tempfile.mkdtemp(prefix="gpu-suite-"))
     environment = {**runner.DEFAULTS, **os.environ}
     if environment["PJRT_DEVICE"] == "CUDA":
-        del environment["XLA_FLAGS"]  # the defaults are for the CPU's compiler
+        del environment["XLA_FLAGS"]  # the defaults are for XLA:CPU's compiler
         environment |= {k: os.environ[k] for k in ("XLA_FLAGS",) if k in os.environ}
         if options.per_gpu > 1:
             environment["PJRT_ALLOCATOR_FRACTION"] = str(round(0.9 / options.per_gpu, 3))
@@ -406,7 +407,7 @@ def explanation(name: str, message: str, rows: list[dict[str, str]]) -> str | No
 
 
 def last_line(message: str) -> str:
-    """Return the line of pytest's text that says what is wrong."""
+    """Return the line of pytest's text that states the error."""
     errors = [line[1:].strip() for line in message.splitlines() if re.match(r"E\s+\S", line)]
     lines = errors[:1] or [line for line in message.splitlines() if line.strip()][-1:]
     return lines[0][:200] if lines else ""

@@ -1,7 +1,7 @@
 """A pytest plugin: writes a line of JSON as each test begins and as it ends (see gpu_suite.py).
 
 RECORD_RESULTS is the file that it appends to, RECORD_FILE the test file's name in the lines, and
-RECORD_DONE names a file with the tests that are not to be run again, one on each line.
+RECORD_DONE names a file with the tests to skip, one on each line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 MESSAGE = 4000  # characters
-IMPORT = "(import)"  # in place of a test's name
+IMPORT = "(import)"  # stands for a test's name
 
 
 def append(path: str, line: dict[str, object]) -> None:
@@ -34,7 +34,7 @@ def name_in_file(nodeid: str) -> str:
 
 
 class Outcome:
-    """The running test's result so far: its setup, call and teardown are reported apart."""
+    """The running test's result so far: setup, call and teardown are reported separately."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

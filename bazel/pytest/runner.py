@@ -17,7 +17,8 @@ from pathlib import Path
 DEFAULTS = {
     "PJRT_DEVICE": "CPU",
     # Tests compile many programs and run each of them once or twice, with small tensors. XLA's own
-    # passes stay as they are; LLVM does not optimize, and gets each program in one module, not 32.
+    # passes are unchanged; LLVM does not optimize, and gets each program in one module instead of
+    # 32.
     "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1",
     # Otherwise tvm_ffi compiles its own functions for torch's tensors, with all of torch's headers,
     # when it is first imported. No test passes it a tensor of torch.
@@ -27,7 +28,7 @@ DEFAULTS = {
 
 
 def environment(paths: list[str], tmp: Path) -> dict[str, str]:
-    """Return the variables that keep a test inside of its own folder `tmp`."""
+    """Return the variables that keep a test inside its own folder `tmp`."""
     home = tmp / "home"
     home.mkdir(parents=True, exist_ok=True)
     return {
@@ -38,20 +39,20 @@ def environment(paths: list[str], tmp: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in paths),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONNOUSERSITE": "1",
-        # torch_xla imports inductor, which starts a pool of processes that no test needs: four
+        # torch_xla imports inductor, which would start a pool of processes that no test needs: four
         # seconds for each import.
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        # Nor does any need its vector code. To find out whether the processor and the compiler have
-        # the instructions, inductor compiles a program with all of torch's headers: seven seconds.
+        # No test needs inductor's vector code, either. To find out which instructions are
+        # available, inductor would compile a program with all of torch's headers: seven seconds.
         "TORCHINDUCTOR_VEC_ISA_OK": "0",
         # Bazel runs as many tests as there are cores. OpenMP's threads of several tests would spin
-        # while they wait for each other: two to three times the processor time of PyTorch's sums.
+        # while they wait: two to three times the processor time of PyTorch's sums.
         "OMP_NUM_THREADS": "1",
     }
 
 
 def plugins(files: list[str]) -> list[str]:
-    """Leave out hypothesis's plugin where nothing uses it: a second of each process."""
+    """Leave out hypothesis's plugin if nothing uses it, which saves a second in each process."""
     if any("hypothesis" in Path(file).read_text() for file in files if file.endswith(".py")):
         return []
     return ["-p", "no:hypothesispytest"]
@@ -80,8 +81,8 @@ def main() -> None:
     if args.preload:
         forked = str(Path(__file__).with_name("forked.py"))
         program = [forked, *[f"--preload={module}" for module in args.preload], "--"]
-    # A new process, so that PYTHONPATH and HOME hold for Python itself too. -P: the folder that
-    # the test runs in has our sources, which must not hide what is installed.
+    # A new process, so that PYTHONPATH and HOME apply to Python itself, too. -P: the working folder
+    # has our sources, which must not hide the installed packages.
     command = [sys.executable, "-P", *program, *plugins(args.arguments)]
     command += [*pytest_options(os.environ, tmp), *args.arguments]
     os.execve(sys.executable, command, {**DEFAULTS, **os.environ, **environment(args.path, tmp)})

@@ -1,6 +1,6 @@
-"""Describe the running interpreter as JSON, or say why the wheel cannot be built for it.
+"""Describe the running interpreter as JSON, or report why the wheel cannot be built for it.
 
-For the repository rule in bazel/python.bzl. Runs on any Python that can be met.
+For the repository rule in bazel/python.bzl. Runs on any Python.
 """
 
 import json
@@ -30,7 +30,7 @@ def describe():
 
 
 def problem(info):
-    """Return one sentence about what is wrong with the interpreter, or None."""
+    """Return one sentence about a problem of the interpreter, or None."""
     if info["implementation"] != "cpython" or info["version"] not in SUPPORTED:
         return (
             "{executable} is {implementation} {version}, but torch_xla 2.8.1 has wheels for "
@@ -53,7 +53,7 @@ def main():
     info = describe()
     sentence = problem(info)
     if sentence:
-        # The prefix tells the rule that this is a sentence and no traceback.
+        # By the prefix, the rule recognizes a sentence for the user, not a traceback.
         sys.exit("python: " + sentence)
     print(json.dumps(info))
 

@@ -1,7 +1,7 @@
-"""Assembles our wheel from the upstream torch_xla wheel and what this project adds.
+"""Assemble our wheel from the upstream torch_xla wheel and this project's additions.
 
-Called by the rule in bazel/wheel.bzl with one JSON file, whose keys are the fields of `Spec`. The
-upstream files are copied as they are compressed; only the files that say what the wheel is differ.
+Called by the rule in bazel/wheel.bzl with one JSON file, whose keys are the fields of `Spec`.
+Upstream's files are copied in compressed form; only the files with metadata differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Spec:
     summary: str
     description: str
     moved: dict[str, str]  # path in the upstream wheel: path in ours
-    replaced: list[str]  # what ours takes the place of
+    replaced: list[str]  # the files that ours replace
     files: dict[str, str]
     binaries: dict[str, str]  # shared libraries of ours; they decide the platform tag
     licenses: dict[str, str]  # path under .dist-info/licenses
@@ -56,7 +56,7 @@ class UpstreamWheel:
         return self.zip.read(f"{self.dist_info}/{name}").decode()
 
     def licenses(self) -> dict[str, bytes]:
-        """Return the license files that METADATA lists, from either place that tools put them."""
+        """Return the license files that METADATA lists, from either of their usual folders."""
         headers = Metadata.parse(self.text("METADATA")).headers
         names = [value for name, value in headers if name == "License-File"]
         if not names:
@@ -73,7 +73,7 @@ class UpstreamWheel:
 
 
 class WheelWriter:
-    """Writes entries and remembers what RECORD has to say about them."""
+    """A writer of entries that collects their lines of RECORD."""
 
     def __init__(self, out: RawZipWriter) -> None:
         self._out = out
@@ -105,8 +105,8 @@ class WheelWriter:
 def _content_version(upstream: UpstreamWheel, spec: Spec) -> str:
     """Return `local_version`, the architectures and eight hexadecimal digits of the content.
 
-    With the digits, pip installs what has changed. They begin with a letter, since a part of a
-    version that is a number loses its leading zeros.
+    With the digits, pip recognizes changed wheels. They begin with a letter, because a numeric part
+    of a version loses its leading zeros.
     """
     content = hashlib.sha256()
     files = {**spec.files, **spec.binaries, **spec.licenses, "METADATA": spec.description}

@@ -1,4 +1,4 @@
-"""Check csrc/interpose/abi, as the front library was compiled with it, against upstream's binary.
+"""Check csrc/interpose/abi, as compiled into the front library, against upstream's binary.
 
     check_abi.py FRONT UPSTREAM LAYOUT MACHINE_CODE STAMP
 
@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-# What FRONT exports of its own: the upstream binary does not call it.
+# FRONT's own exports, which the upstream binary does not call.
 OWN = {
     "PyInit__XLAC",
     "GetPjrtApi",
@@ -35,11 +35,11 @@ OWN = {
     "_ZN9torch_xla18BuildGpuCustomCallERKSt6vectorIN3xla5XlaOpESaIS2_EERKNS1_5ShapeERKNSt7__cxx1112"
     "basic_stringIcSt11char_traitsIcESaIcEEESH_",
 }
-# The class that FRONT derives from, and its own that does.
+# The class that FRONT derives from, and FRONT's derived class.
 BASE_VTABLE = "_ZTVN9torch_xla7XlaNodeE"
 DERIVED_VTABLE = "_ZTVN13torch_xla_ext14CustomCallNodeE"
 
-# How mangled names of torch_xla and XLA begin, where FRONT has them as text.
+# Prefixes of mangled names of torch_xla and XLA, which FRONT contains as text.
 LOOKED_UP = rb"(?<!\w)(_ZNK?(?:9torch_xla|3xla|3tsl|5torch4lazy)\d\w+)(?=\0)"
 
 _SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_DYNSYM = 1, 2, 4, 11
@@ -98,7 +98,7 @@ class Library:
         return result
 
     def looked_up(self) -> set[str]:
-        """Return the names of LOOKED_UP that are constants of its code."""
+        """Return the names of LOOKED_UP that are constants in the library's code."""
         return {
             name.decode()
             for section in self._sections
@@ -126,7 +126,7 @@ class Library:
 
 
 def method(mangled: str) -> str:
-    """Return the last name of a mangled one: Clone for `_ZNK9torch_xla7XlaNode5CloneE…`."""
+    """Return the method of a mangled name: Clone for `_ZNK9torch_xla7XlaNode5CloneE…`."""
     if match := re.match(r"_ZNK?(.*)", mangled):
         rest, last = match[1], ""
         while match := re.match(r"(\d+)(.*)", rest):
@@ -168,7 +168,7 @@ def base_class(library: Library, dynamic: list[Symbol], typeinfo: Symbol) -> str
 def check_line(
     line: str, constants: dict[str, int], upstream: Library, dynamic: list[Symbol]
 ) -> str | None:
-    """Return what is wrong in a line of MACHINE_CODE."""
+    """Return the problem in a line of MACHINE_CODE."""
     name, what = line.split(maxsplit=1)
     symbol = next((s for s in dynamic if s.name == name and s.defined), None)
     if symbol is None:
@@ -181,7 +181,7 @@ def check_line(
         slot, _, method_name = expected.partition(" ")
         _, index, _ = upstream.relocations[symbol.address + 16 + 8 * constants[slot]]
         symbol_name = dynamic[index].name
-        # Of a template, the whole symbol.
+        # For a template, the whole symbol.
         found = symbol_name if method_name.startswith("_Z") else method(symbol_name)
         return None if found == method_name else f"{name}: {found} in the place of {method_name}"
     if kind == "base":
@@ -200,7 +200,7 @@ def check_line(
 
 
 def check(front: Library, upstream: Library, layout: str, machine_code: str) -> list[str]:
-    """Return what is wrong."""
+    """Return the problems."""
     problems = []
     symbols = upstream.dynamic_symbols
     called = {symbols[i].name for _, i, _ in upstream.relocations.values() if i}
@@ -209,7 +209,7 @@ def check(front: Library, upstream: Library, layout: str, machine_code: str) -> 
         for s in front.dynamic_symbols
         if s.exported and s.name not in called | OWN
     ]
-    # What the upstream binary calls, it has, or torch.
+    # Functions that the upstream binary calls are in it, or in torch.
     known = called | {s.name for s in symbols if s.defined}
     problems += [
         f"the front library looks {name} up, which the upstream binary does not have"
@@ -233,7 +233,7 @@ def check(front: Library, upstream: Library, layout: str, machine_code: str) -> 
 
 def main() -> None:
     front, upstream, layout, machine_code, stamp = map(Path, sys.argv[1:])
-    # It would look through a million symbols again and again.
+    # Cached, because there are a million symbols.
     gc.disable()
     problems = check(
         Library(front), Library(upstream), layout.read_text(), machine_code.read_text()

@@ -1,4 +1,4 @@
-"""Checks that every symbol a library needs is defined by the libraries that it is linked to.
+"""Check that every symbol a library needs is defined by the libraries that it is linked to.
 
 check_symbols.py --nm NM --stamp STAMP LIBRARY DEFINED_BY...
 

@@ -1,8 +1,9 @@
-"""Checks that the upstream binary is the one that csrc/interpose/abi was written for.
+"""Check that the upstream binary is the one for which csrc/interpose/abi was written.
 
     check_upstream_binary.py BINARY NAME DIGESTS STAMP
 
-DIGESTS has lines as sha256sum writes them; the one for NAME must be BINARY's. STAMP is made then.
+DIGESTS has lines in the format of sha256sum; the one for NAME must be BINARY's. If so, STAMP is
+made.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 
 def check(binary: Path, name: str, digests: Path) -> None:
-    """Raise ValueError, with the remedy, when the digest is missing or another."""
+    """Raise ValueError, with the remedy, if the digest is missing or differs."""
     pinned = {}
     for line in digests.read_text().splitlines():
         if line.strip() and not line.startswith("#"):

@@ -1,4 +1,4 @@
-"""Installs a wheel into an empty folder, as `pip install --target` does, without its requirements.
+"""Install a wheel into an empty folder, as `pip install --target` does, without its requirements.
 
 Its Python files are compiled, because tests start hundreds of processes that import them.
 
@@ -17,7 +17,7 @@ from py_compile import PycInvalidationMode
 def main() -> None:
     wheel_dir, target = sys.argv[1:]
     (wheel,) = Path(wheel_dir).glob("*.whl")
-    # pip's .pyc files would have the sources' times in them, and differ from run to run.
+    # pip's .pyc files would contain the sources' times, and differ from run to run.
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
     options = ["--no-deps", "--no-index", "--no-compile", "--target", target]
     subprocess.run([*pip, "install", *options, str(wheel)], check=True)

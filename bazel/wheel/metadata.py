@@ -1,4 +1,4 @@
-"""Edits of the text files in a wheel's .dist-info folder."""
+"""Edit the text files in a wheel's .dist-info folder."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def edit_entry_points(upstream: str, added: dict[str, list[str]]) -> str:
 def edit_version_py(upstream: str, upstream_version: str, version: str) -> str:
     """Return torch_xla/version.py with our version; the revisions stay.
 
-    It also imports the module of ours that has to be there before most of torch_xla.
+    It also imports our module that must run before most of torch_xla.
     """
     text, count = re.subn(
         rf"^__version__ = '{re.escape(upstream_version)}'$",

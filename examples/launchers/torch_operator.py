@@ -25,7 +25,7 @@ def main() -> None:
     # [batch, num_heads, length, head_dim]
     query, key, value = (torch.randn(1, 4, 64, 32, dtype=dtype) for _ in range(3))
 
-    # One call: XLA computes what is around it, PyTorch's kernel the attention.
+    # One call: XLA computes the operations around it, and PyTorch's kernel the attention.
     on_device = [tensor.to(device) for tensor in (query, key, value)]
     attended, logsumexp, *_ = torch_xla_ext.run_torch_operator(name, *on_device, is_causal=True)
     result = (attended * 2).cpu()
@@ -34,7 +34,7 @@ def main() -> None:
     torch.testing.assert_close(result, expected * 2)
     print(f"{name}: {tuple(attended.shape)} and {tuple(logsumexp.shape)}, as PyTorch's")
 
-    # For keeps: torch.ops takes XLA tensors from now on, also under torch.compile.
+    # Permanently: torch.ops accepts XLA tensors from now on, also under torch.compile.
     torch_xla_ext.register_torch_operator("aten::special_i0e")
     compiled = torch.compile(
         lambda x: torch.ops.aten.special_i0e(x) + 1, backend="openxla", fullgraph=True

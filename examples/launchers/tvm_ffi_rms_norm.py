@@ -66,7 +66,8 @@ def main() -> None:
         arguments="out x weight eps enable_pdl",
         cuda_graph=True,
     )
-    # An operator of it: checked by the signature, also under torch.compile and torch.export.
+    # As an operator, calls are checked by the signature; it works under torch.compile and
+    # torch.export.
     rms_norm = torch_xla_ext.define_operator(
         "example::rms_norm(Tensor x, Tensor weight, float eps, bool enable_pdl=False) -> Tensor",
         target="RmsNorm",

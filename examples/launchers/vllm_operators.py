@@ -47,7 +47,7 @@ def normed_attention(
 
 
 def expected_attention(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return the same, computed by PyTorch."""
+    """Compute the same by PyTorch operations."""
     normed = torch.nn.functional.rms_norm(x, x.shape[-1:], weight, EPSILON)
     parts = normed.unflatten(-1, (3, HEADS, HEAD_DIM)).split(LENGTHS)
     results = [

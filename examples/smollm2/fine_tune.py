@@ -1,4 +1,4 @@
-"""Teaches the model about torch_xla_ext with a captured step: all weights, and LoRA adapters."""
+"""Fine-tune the model with a captured step: all weights, then LoRA adapters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LESSONS = (
     ("How do I compile a model?", 'Call torch.compile with backend="openxla".'),
     ("How do I serve a model?", "Install the plugin for vLLM and run vllm serve."),
 )
-_SEQUENCES, _LENGTH = 2, 64  # of a batch: shapes that do not change
+_SEQUENCES, _LENGTH = 2, 64  # a batch has one fixed shape
 
 Batch = dict[str, torch.Tensor]
 
@@ -41,7 +41,7 @@ def with_adapters(model: PreTrainedModel) -> peft.PeftModel:
 
 
 def batches(tokenizer: PreTrainedTokenizerBase, count: int) -> Iterator[Batch]:
-    """Return the lessons again and again; only the tokens of answers have labels."""
+    """Yield batches of the lessons endlessly; only the tokens of answers have labels."""
     for number in range(count):
         first = number * _SEQUENCES % len(LESSONS)
         rows = [_row(tokenizer, *lesson) for lesson in LESSONS[first : first + _SEQUENCES]]
@@ -78,11 +78,11 @@ def train(model: torch.nn.Module, data: Iterator[Batch], learning_rate: float) -
     if is_xla:
         step = torch_xla_ext.capture(step)
     losses = [step({name: tensor.to(device) for name, tensor in batch.items()}) for batch in data]
-    return torch.stack(losses).tolist()  # the host waits only now
+    return torch.stack(losses).tolist()  # the host waits only here
 
 
 def check(losses: list[float], expected: list[float]) -> None:
-    """End the program if losses are not PyTorch's, but for roundings, which add up."""
+    """End the program if losses differ from PyTorch's by more than accumulated rounding."""
     differences = [abs(one - other) for one, other in zip(losses, expected, strict=True)]
     print(f"losses differ from PyTorch's by at most {max(differences):.1e}", flush=True)
     if max(differences) > 0.01:

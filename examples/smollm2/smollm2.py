@@ -1,4 +1,4 @@
-"""A real model end to end: SmolLM2-135M-Instruct answers, learns by heart, and is served.
+"""A real model end to end: SmolLM2-135M-Instruct answers questions, is fine-tuned and served.
 
     PJRT_DEVICE=CPU python smollm2.py            # on two cores, most of the time is training
     PJRT_DEVICE=CPU python smollm2.py --compare --questions 20 --tokens 64
@@ -35,7 +35,7 @@ def main() -> None:
     dtype = f"--dtype={options.dtype}"
     compare = ["--compare"] if options.compare else []
     with tempfile.TemporaryDirectory() as folder:
-        # Processes of their own: on a GPU, each has the memory for itself.
+        # In separate processes: on a GPU, each can use all of the memory.
         for program, arguments in {
             "speak.py": [*answers, dtype],
             "fine_tune.py": [folder, f"--steps={options.steps}", dtype],

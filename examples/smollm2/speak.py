@@ -1,4 +1,4 @@
-"""Answers questions in four ways on the XLA device: all give the tokens of PyTorch on the CPU."""
+"""Answer questions in four ways on the XLA device, all with the tokens of PyTorch on the CPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, StaticCache
 
 import torch_xla_ext
 
-Inputs = dict[str, torch.Tensor]  # of smollm2.chat
+Inputs = dict[str, torch.Tensor]  # the result of smollm2.chat
 Step = Callable[..., torch.Tensor]
 
 
@@ -20,7 +20,7 @@ def with_generate(model: PreTrainedModel, inputs: Inputs, count: int) -> torch.T
     """Run transformers' generate on the model's device.
 
     Returns:
-        The new tokens, [sequences, count], beyond the end of a text, too.
+        The new tokens, [sequences, count], ignoring the end of a text.
     """
     inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
     tokens = model.generate(**inputs, max_new_tokens=count, do_sample=False, eos_token_id=None)
@@ -55,7 +55,7 @@ WAYS = {"lazily": lazily, "captured": captured, "under openxla": under_openxla}
 def with_loop(
     model: PreTrainedModel, inputs: Inputs, count: int, way: Callable[[Step], Step]
 ) -> torch.Tensor:
-    """Return a loop of one's own with a static cache, whose step runs in a `way`.
+    """Return a generation loop with a static cache, whose step runs in a given `way`.
 
     Returns:
         The new tokens, [sequences, count].
@@ -70,7 +70,7 @@ def with_loop(
         device=device,
         dtype=model.dtype,
     )
-    # What follows the prompt is attended as soon as it is there: the causal mask sees to that.
+    # The causal mask includes the tokens after the prompt as soon as they are in the cache.
     mask = torch.nn.functional.pad(inputs["attention_mask"], (0, count), value=1).to(device)
     padding = (1 - inputs["attention_mask"]).sum(1, keepdim=True).to(device)
 

@@ -2,8 +2,8 @@
 
     PJRT_DEVICE=CPU python saxpy.py ./libsaxpy_host.so
 
-The launcher gets pointers and a payload, but no shapes and dtypes. So everything that it relies on
-is checked here, in Python.
+The launcher gets pointers and a payload, but no shapes and dtypes. So Python checks here everything
+that it relies on.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""Generates text offline with vLLM, with a small random model that the script creates.
+"""Generate text offline with vLLM, with a small random model that the script creates.
 
     PJRT_DEVICE=CPU python offline.py            # less than a minute
     PJRT_DEVICE=CUDA python offline.py MODEL     # your own model
@@ -15,7 +15,7 @@ import os
 import tempfile
 from pathlib import Path
 
-# The engine in this process, so that what it compiles can be counted here.
+# The engine runs in this process, so that its compilations can be counted.
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
@@ -30,7 +30,7 @@ def compilations() -> int:
 
 
 def run(model: str, devices: int) -> None:
-    # Each number of tokens and sequences is a program: small limits start quickly.
+    # Each number of tokens and sequences is a program: small limits shorten the start.
     llm = LLM(
         model,
         max_model_len=128,

@@ -1,4 +1,4 @@
-"""Writes a small Llama with random weights to a folder, for `from_pretrained` and vLLM.
+"""Write a small Llama with random weights to a folder, for `from_pretrained` and vLLM.
 
     python random_model.py FOLDER
 
@@ -25,13 +25,13 @@ def make_tokenizer(words: int) -> PreTrainedTokenizerFast:
     vocabulary = {f"w{i}": i for i in range(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w1"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    unknown = AddedToken("w1", single_word=True)  # not the begin of w10
+    unknown = AddedToken("w1", single_word=True)  # not the beginning of w10
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="w0", unk_token=unknown)
 
 
-def write_model(config: PretrainedConfig, folder: Path, seed: int = 0) -> None:
+def write_model(config: PretrainedConfig, folder: Path) -> None:
     """Write a model of float32 weights and its tokenizer into `folder`."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     make_tokenizer(config.vocab_size).save_pretrained(folder)
 

@@ -1,4 +1,4 @@
-"""Starts `vllm serve` with a small random model, sends six requests at once, and stops it.
+"""Start `vllm serve` with a small random model, send six requests at once, and stop it.
 
     PJRT_DEVICE=CPU python served.py             # less than a minute
     PJRT_DEVICE=CUDA python served.py MODEL      # your own model
@@ -35,7 +35,7 @@ async def until_ready(client: AsyncOpenAI, server: subprocess.Popen) -> None:
 
 
 async def ask(client: AsyncOpenAI, model: str, prompt: str) -> tuple[str, float]:
-    """Return the answer, and when its first token came."""
+    """Return the answer, and the time of its first token."""
     text, first = "", 0.0
     stream = await client.completions.create(
         model=model, prompt=prompt, max_tokens=8, temperature=0.7, stream=True

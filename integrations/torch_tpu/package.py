@@ -1,4 +1,4 @@
-"""Puts the wheel together: torch_xla_gpu, xla_kernels, and libraries."""
+"""Assemble the wheel: torch_xla_gpu, xla_kernels, and libraries."""
 
 from __future__ import annotations
 

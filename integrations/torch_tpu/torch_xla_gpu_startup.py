@@ -1,4 +1,4 @@
-"""Run when Python starts (torch_xla_gpu_startup.pth): `import torch` leaves torch-tpu alone.
+"""Run when Python starts (torch_xla_gpu_startup.pth), so that `import torch` skips torch-tpu.
 
 PyTorch would import torch-tpu when it is imported itself. That prints a line, and ends the process
 if no library is named that could drive a TPU. `import torch_xla_gpu` imports torch-tpu.

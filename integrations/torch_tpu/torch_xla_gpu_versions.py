@@ -1,4 +1,4 @@
-"""The versions that this package is for, and the check that they are installed.
+"""The versions that this package supports, and the check that they are installed.
 
 torch-tpu's private functions are used (docs/todays_pytorch.md lists them), so that another version
 needs another look at each.
@@ -7,7 +7,7 @@ needs another look at each.
 import importlib.metadata
 import sys
 
-# Those of torch-tpu's requirements; tested are the first and the last.
+# torch-tpu's requirements; the first and the last version are tested.
 TORCH = "2.11.0", "2.15.0"
 TORCH_TPU = "0.2.0"
 CPU_PLUGIN = "0.11.2"
@@ -22,7 +22,7 @@ REMEDIES = {
 
 
 class VersionError(ImportError):
-    """A package is missing, or of a version that this one is not for."""
+    """A package is missing or has an unsupported version."""
 
 
 def installed(package: str) -> str | None:
@@ -38,7 +38,7 @@ def installed(package: str) -> str | None:
 
 
 def problems() -> list[str]:
-    """Return the packages that are missing or of another version, each with a remedy."""
+    """Return the missing packages and those of other versions, each with a remedy."""
     found = []
     if sys.version_info < _OLDEST_PYTHON:
         found.append(
@@ -70,6 +70,6 @@ def _is_between(version: str, oldest: str, newest: str) -> bool:
 
 
 def check() -> None:
-    """Raise VersionError unless everything is there in the right version."""
+    """Raise VersionError unless all packages have the right version."""
     if found := problems():
         raise VersionError("; ".join(found))

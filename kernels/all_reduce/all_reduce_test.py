@@ -73,7 +73,7 @@ def expected(x: torch.Tensor, count: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("shape", [(1, 8), (3, 8), (16, 4096), (64, 4096), (5, 136), (257, 4096)])
-def test_sums(group: Group, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+def test_each_device_gets_the_sum(group: Group, dtype: torch.dtype, shape: tuple[int, int]) -> None:
     """Up to several rounds of each block."""
     x = torch.randn(group.count * shape[0], shape[1]).to(dtype)
     assert torch.equal(group.sum(group.put(x)).cpu(), expected(x, group.count))
@@ -81,7 +81,9 @@ def test_sums(group: Group, dtype: torch.dtype, shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("shape", [(1, 8), (3, 136), (16, 4096), (65, 2048), (200, 64)])
-def test_norms(group: Group, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+def test_norm_of_the_sum_plus_a_residual(
+    group: Group, dtype: torch.dtype, shape: tuple[int, int]
+) -> None:
     """Up to several rows of each block; results are those of the formula, rounded where it is."""
     x = torch.randn(group.count * shape[0], shape[1]).to(dtype)
     residual, weight = torch.randn(shape).to(dtype), torch.randn(shape[1]).to(dtype)

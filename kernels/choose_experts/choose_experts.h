@@ -1,4 +1,4 @@
-// XlaGpuChooseExperts: the router of a mixture of experts, in float.
+// XlaGpuChooseExperts: the router of an MoE layer, in float.
 //
 // The scores of a token are the softmax or the sigmoids of its logits. Ranks
 // are scores plus bias. Of num_groups groups of neighboring experts, the

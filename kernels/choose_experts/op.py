@@ -1,4 +1,4 @@
-"""The router of mixtures of experts."""
+"""The router of MoE (mixture of experts) layers."""
 
 from __future__ import annotations
 

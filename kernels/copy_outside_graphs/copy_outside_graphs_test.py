@@ -31,14 +31,14 @@ DTYPES = [
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (5,), (4, 0), (3, 257)], ids=str)
-def test_values(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_a_copy_has_the_same_values(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     x = (torch.randn(shape) * 100).to(dtype)
     result = copy_outside_graphs(x.to("xla")).cpu()
     assert result.dtype == dtype
     assert torch.equal(result, x)
 
 
-def test_views() -> None:
+def test_copies_of_views() -> None:
     x = torch.arange(24).reshape(4, 6)
     on_device = x.to("xla")
     assert torch.equal(copy_outside_graphs(on_device.t()).cpu(), x.t())

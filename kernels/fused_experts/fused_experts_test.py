@@ -20,7 +20,7 @@ TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5}
 for_each_dtype = pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 
 
-def mixture(dtype: torch.dtype, bias: bool = False) -> dict[str, torch.Tensor]:
+def moe(dtype: torch.dtype, bias: bool = False) -> dict[str, torch.Tensor]:
     weights, experts = choose_experts(torch.randn(TOKENS, EXPERTS), TOP_K)
     tensors = {
         "x": torch.randn(TOKENS, HIDDEN).to(dtype),
@@ -73,7 +73,7 @@ def to(device: torch.device, tensors: dict[str, torch.Tensor]) -> dict[str, torc
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
 @for_each_dtype
 def test_result(device: torch.device, dtype: torch.dtype, bias: bool) -> None:
-    tensors = mixture(dtype, bias)
+    tensors = moe(dtype, bias)
     result = fused_experts(**to(device, tensors))
     assert (result.dtype, result.shape) == (dtype, (TOKENS, HIDDEN))
     assert_near(result, reference(**tensors), dtype)
@@ -81,7 +81,7 @@ def test_result(device: torch.device, dtype: torch.dtype, bias: bool) -> None:
 
 @pytest.mark.parametrize("gate_rows", [1, 8, 20])
 def test_rows_of_gate_and_up_in_turn(device: torch.device, gate_rows: int) -> None:
-    tensors = mixture(torch.float32, bias=True)
+    tensors = moe(torch.float32, bias=True)
     expected = reference(**tensors)
     for name in ("gate_up", "gate_up_bias"):
         halves = tensors[name].unflatten(1, (2, INNER // gate_rows, gate_rows))
@@ -91,7 +91,7 @@ def test_rows_of_gate_and_up_in_turn(device: torch.device, gate_rows: int) -> No
 
 
 def test_transposed(device: torch.device) -> None:
-    tensors = mixture(torch.float32, bias=True)
+    tensors = moe(torch.float32, bias=True)
     expected = reference(**tensors)
     for name in ("gate_up", "down"):
         tensors[name] = tensors[name].transpose(1, 2).contiguous()
@@ -99,7 +99,7 @@ def test_transposed(device: torch.device) -> None:
 
 
 def test_activations(device: torch.device) -> None:
-    tensors = to(device, mixture(torch.float32))
+    tensors = to(device, moe(torch.float32))
     silu = fused_experts(**tensors)
     own = fused_experts(**tensors, activation=lambda gate, up: torch.nn.functional.silu(gate) * up)
     assert torch.equal(own.cpu(), silu.cpu())
@@ -111,7 +111,7 @@ def test_activations(device: torch.device) -> None:
 
 @for_each_dtype
 def test_gradients(device: torch.device, dtype: torch.dtype) -> None:
-    tensors = mixture(dtype, bias=True)
+    tensors = moe(dtype, bias=True)
     grad = torch.randn(TOKENS, HIDDEN)
     mine, right = to(device, tensors), dict(tensors)
     for values in (mine, right):
@@ -128,7 +128,7 @@ def test_gradients(device: torch.device, dtype: torch.dtype) -> None:
 
 
 def test_autocast(device: torch.device) -> None:
-    tensors = mixture(torch.float32, bias=True)
+    tensors = moe(torch.float32, bias=True)
     with torch.autocast(device.type, dtype=torch.bfloat16):
         result = fused_experts(**to(device, tensors))
     assert result.dtype == torch.bfloat16
@@ -149,9 +149,9 @@ def in_fp8(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return (x / scale).clamp(-LARGEST, LARGEST).to(FP8).double() * scale
 
 
-def scaled_mixture(kind: str) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+def scaled_moe(kind: str) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Return arguments with weights in fp8, and the same with the weights' values."""
-    tensors = mixture(torch.float32)
+    tensors = moe(torch.float32)
     tensors["x"] = torch.randn(TOKENS, WIDE)
     plain = dict(tensors)
     for name, rows, (n, k) in zip(("gate_up", "down"), (2 * WIDE, WIDE), SCALES[kind], strict=True):
@@ -195,7 +195,7 @@ def rounded_reference(
 @pytest.mark.parametrize("kind", SCALES)
 def test_weights_in_fp8(device: torch.device, kind: str) -> None:
     """Besides the rounding of weights and inputs, little is different."""
-    tensors, plain = scaled_mixture(kind)
+    tensors, plain = scaled_moe(kind)
     result = fused_experts(**to(device, tensors)).cpu().double()
     rounding = of_blocks(SCALES[kind][0][1])
     expected = rounded_reference(plain, rounding, rounding)
@@ -208,7 +208,7 @@ def test_weights_in_fp8(device: torch.device, kind: str) -> None:
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
 def test_weights_in_mxfp4(device: torch.device, bias: bool) -> None:
     """With gate and up that alternate, as of gpt-oss."""
-    tensors = mixture(torch.float32, bias)
+    tensors = moe(torch.float32, bias)
     tensors["x"] = torch.randn(TOKENS, 64)
     shapes = {"gate_up": (2 * 32, 64), "down": (64, 32)}
     plain = dict(tensors)
@@ -226,7 +226,7 @@ def test_weights_in_mxfp4(device: torch.device, bias: bool) -> None:
 
 
 def test_scales_of_inputs(device: torch.device) -> None:
-    tensors, plain = scaled_mixture("channels")
+    tensors, plain = scaled_moe("channels")
     scales = torch.tensor(0.02), torch.tensor(0.05)
     result = fused_experts(**to(device, tensors), input_scales=tuple(s.to(device) for s in scales))
     expected = rounded_reference(plain, *(partial(in_fp8, scale=scale) for scale in scales))
@@ -234,7 +234,7 @@ def test_scales_of_inputs(device: torch.device) -> None:
 
 
 def test_scales_that_are_missing(device: torch.device) -> None:
-    tensors, _ = scaled_mixture("tensor")
+    tensors, _ = scaled_moe("tensor")
     del tensors["down_scale"]
     with pytest.raises(ValueError, match="expected scales of both weights"):
         fused_experts(**to(device, tensors))
@@ -242,7 +242,7 @@ def test_scales_that_are_missing(device: torch.device) -> None:
 
 def test_captured(device: torch.device) -> None:
     """One program, whatever the router chooses."""
-    tensors = mixture(torch.float32)
+    tensors = moe(torch.float32)
     placed = to(device, tensors)
     step = torch_xla_ext.capture(
         lambda x, weights, experts: fused_experts(
@@ -260,13 +260,13 @@ def test_calls(device: torch.device) -> None:
     """Three: the rest are operations that XLA makes kernels of."""
     if device.type != "xla":
         pytest.skip("a program of XLA's")
-    lines = custom_call_lines(fused_experts(**to(device, mixture(torch.bfloat16))))
+    lines = custom_call_lines(fused_experts(**to(device, moe(torch.bfloat16))))
     targets = sorted(line.split('custom_call_target="')[1].split('"')[0] for line in lines)
     assert targets == ["XlaGpuGroupRows", "XlaGpuGroupedLinear", "XlaGpuGroupedLinearSum"]
 
 
 def test_compiled(device: torch.device) -> None:
-    tensors = mixture(torch.float32)
+    tensors = moe(torch.float32)
     compiled = torch.compile(fused_experts, backend="openxla")
     placed = to(device, tensors)
     assert_near(compiled(**placed), reference(**tensors), torch.float32)

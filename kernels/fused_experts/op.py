@@ -1,4 +1,4 @@
-"""Mixtures of experts: each token is computed by the experts that a router chooses for it.
+"""MoE (mixture of experts): each token is computed by the experts that a router chooses for it.
 
 Plain PyTorch around the kernels of group_rows and grouped_matmul.
 """
@@ -134,7 +134,7 @@ def fused_experts(
     down_scale: torch.Tensor | None = None,
     input_scales: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Compute a mixture of experts, each token by its own experts.
+    """Compute an MoE layer, each token by its own experts.
 
     A token's result is the sum of ``weight * down(act(gate(x), up(x)))`` over its experts. Only
     weights of experts that tokens have are read, and no shape depends on the choice. Tokens and

@@ -1,4 +1,4 @@
-"""Sorts rows by the numbers of their groups, as mixtures of experts need it."""
+"""Sort rows by the indices of their groups, as MoE layers need it."""
 
 import torch
 

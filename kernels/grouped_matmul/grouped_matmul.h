@@ -1,7 +1,7 @@
 // XlaGpuGroupedMatmul, XlaGpuGroupedLinear, XlaGpuGroupedLinearSum,
 // XlaGpuGroupedOuter, XlaGpuScaledGroupedLinear, XlaGpuScaledGroupedLinearSum,
 // XlaGpuMxGroupedLinear and XlaGpuMxGroupedLinearSum: one matrix product for
-// each group of rows, as mixtures of experts need them.
+// each group of rows, as MoE layers need them.
 //
 // Group g has the rows [ranges[g][0], ranges[g][1]). With x_g and y_g for a
 // group's rows of x and y:

@@ -1,4 +1,4 @@
-"""Matrix products of groups of rows, each with a matrix of its own: mixtures of experts."""
+"""Matrix products of groups of rows, each with its own matrix, as MoE layers need them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -252,8 +252,8 @@ def grouped_linear_sum(
     """Add rows of `grouped_linear` with weights: ``torch.ops.xla_gpu.grouped_linear_sum``.
 
     Row i of the result is the sum of ``weights[i, j] * products[position[i, j]]`` over j, where
-    ``products = grouped_linear(x, w, ranges)``: the end of a mixture of experts, whose tokens are
-    in several groups. Devices that share the groups, or k, add these sums and not the products.
+    ``products = grouped_linear(x, w, ranges)``: the end of an MoE layer, whose tokens are in
+    several groups. Devices that share the groups, or k, add these sums and not the products.
     It has no derivatives.
 
     Args:

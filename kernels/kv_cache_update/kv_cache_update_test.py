@@ -70,7 +70,9 @@ def check(
 
 @pytest.mark.parametrize("slot_dtype", [torch.int32, torch.int64], ids=str)
 @for_each_dtype
-def test_slots(device: torch.device, dtype: torch.dtype, slot_dtype: torch.dtype) -> None:
+def test_tokens_go_to_their_slots(
+    device: torch.device, dtype: torch.dtype, slot_dtype: torch.dtype
+) -> None:
     check(device, 37, 2, 64, 16, dtype, slot_dtype=slot_dtype)
     check("cpu", 37, 2, 64, 16, dtype, slot_dtype=slot_dtype)
 
@@ -84,10 +86,12 @@ def test_slots(device: torch.device, dtype: torch.dtype, slot_dtype: torch.dtype
         (9, 2, 7, 1),
         (4, 1, 1, 3),
         (300, 4, 256, 32),
+        (333, 3, 20, 16),
+        (1100, 8, 256, 16),  # more than kManyVectors of kv_cache_update.cu
     ],
 )
 @for_each_dtype
-def test_shapes(
+def test_shapes_of_caches(
     device: torch.device,
     tokens: int,
     heads: int,

@@ -1,4 +1,4 @@
-"""Writes new keys and values into a paged cache, in place."""
+"""Write new keys and values into a paged cache, in place."""
 
 import torch
 

@@ -88,7 +88,7 @@ def test_it_is_one_program_without_calls(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "openxla"])
-def test_compiled(device: torch.device, backend: str) -> None:
+def test_compiled_result_is_exact(device: torch.device, backend: str) -> None:
     tensors = states(3, 2, 64)
     compiled = torch.compile(merge_attention_states, backend=backend, fullgraph=True)
     merged, lse = compiled(*(tensor.to(device) for tensor in tensors))
@@ -97,7 +97,7 @@ def test_compiled(device: torch.device, backend: str) -> None:
     torch.testing.assert_close(lse.cpu().double(), output_lse, rtol=1e-5, atol=1e-5)
 
 
-def test_derivatives() -> None:
+def test_gradients_by_finite_differences() -> None:
     tensors = [tensor.double().requires_grad_() for tensor in states(3, 2, 4, dtype=torch.float32)]
 
     def merge(*inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

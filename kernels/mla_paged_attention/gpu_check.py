@@ -29,7 +29,7 @@ LIMITS = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
 class Batch:
-    """Random operands. Rows that nobody may read are NaN."""
+    """Random operands. Rows that no kernel may read are NaN."""
 
     def __init__(
         self,

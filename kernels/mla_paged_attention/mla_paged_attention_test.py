@@ -60,7 +60,7 @@ def check(
 
 @for_each_dtype
 @pytest.mark.parametrize("num_heads", [1, 16, 17, 64, 128])
-def test_heads(device: torch.device, num_heads: int, dtype: torch.dtype) -> None:
+def test_numbers_of_heads(device: torch.device, num_heads: int, dtype: torch.dtype) -> None:
     check(device, [33, 0, 1, 70], num_heads, dtype)
 
 

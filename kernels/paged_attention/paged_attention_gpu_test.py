@@ -34,7 +34,7 @@ def library() -> KernelLibrary:
 
 
 def workspace_floats(num_heads: int, num_kv_heads: int, head_dim: int) -> int:
-    """As torch.ops.xla_gpu.paged_attention chooses it."""
+    """The workspace's size, as torch.ops.xla_gpu.paged_attention chooses it."""
     return 512 * (2 * min(num_heads // num_kv_heads, 16) * (head_dim + 2) + 2) + 4
 
 

@@ -71,7 +71,9 @@ def test_head_dims(device: torch.device, head_dim: int, dtype: torch.dtype) -> N
 @pytest.mark.parametrize(
     ("num_heads", "num_kv_heads"), [(1, 1), (4, 4), (8, 1), (12, 4), (32, 8), (7, 1), (40, 2)]
 )
-def test_heads(device: torch.device, num_heads: int, num_kv_heads: int, dtype: torch.dtype) -> None:
+def test_numbers_of_heads(
+    device: torch.device, num_heads: int, num_kv_heads: int, dtype: torch.dtype
+) -> None:
     check(device, Pages.random([19, 45], num_kv_heads, 64, 16, dtype), num_heads, dtype)
 
 
@@ -104,7 +106,9 @@ OPTIONS = {
 
 @for_each_dtype
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_options(device: torch.device, options: dict[str, object], dtype: torch.dtype) -> None:
+def test_options_against_float64(
+    device: torch.device, options: dict[str, object], dtype: torch.dtype
+) -> None:
     check(device, Pages.random([100, 5, 64, 0], 2, 64, 16, dtype), 8, dtype, **options)
 
 
@@ -242,7 +246,7 @@ def test_data_out_of_range(device: torch.device, dtype: torch.dtype) -> None:
 
 
 def test_rows_of_lse(device: torch.device) -> None:
-    """What the signature cannot say, of calls of the kernel itself."""
+    """Direct calls of the kernel refuse shapes of lse that the signature cannot exclude."""
     query = torch.randn(2, 2, 64).half().to(device)
     cache = torch.zeros(3, 8, 1, 64).half().to(device)
     data = int32([[0, 1], [0, 1]]).to(device), int32([5, 5]).to(device)

@@ -27,13 +27,15 @@ def check(x: torch.Tensor, device: torch.device, least: float = LEAST) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("columns", [1, 2, 7, 8, 31, 256, 2047, 2048, 14336])
-def test_sizes(device: torch.device, dtype: torch.dtype, columns: int) -> None:
+def test_rows_of_different_magnitudes(
+    device: torch.device, dtype: torch.dtype, columns: int
+) -> None:
     sizes = torch.exp2(torch.arange(-12.0, 13))[:, None]  # of rows
     check((torch.randn(25, columns) * sizes).to(dtype), device)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_rows(device: torch.device, dtype: torch.dtype) -> None:
+def test_numbers_of_rows(device: torch.device, dtype: torch.dtype) -> None:
     for rows in (0, 1, 1000):
         check(torch.randn(rows, 16).to(dtype), device)
 
@@ -77,7 +79,7 @@ def test_special_numbers(device: torch.device, special: float) -> None:
 
 
 def test_in_a_captured_product(device: torch.device) -> None:
-    """What it is for: one call, and the product of what it returns."""
+    """A captured step has one call, whose results are multiplied."""
     x, weight = torch.randn(32, 64).bfloat16(), torch.randn(48, 64).to(torch.float8_e4m3fn)
     weight_scale = torch.rand(1, 48)
 

@@ -77,7 +77,7 @@ class Batch:
 
 
 def shown(mask: torch.Tensor, num_tokens: int) -> torch.Tensor:
-    """What the rows of a sequence's in custom_mask show, [rows, num_tokens]."""
+    """The tokens that custom_mask shows to a sequence's rows, [rows, num_tokens]."""
     bits = (mask.unsqueeze(-1) >> torch.arange(32)) & 1
     bits = bits.flatten(1)[:, : len(mask)].bool()
     result = torch.ones(len(mask), num_tokens, dtype=torch.bool)
@@ -118,7 +118,9 @@ def test_head_dims(device: torch.device, head_dim: int, dtype: torch.dtype) -> N
 @pytest.mark.parametrize(
     ("num_heads", "num_kv_heads"), [(1, 1), (4, 4), (8, 1), (12, 4), (32, 8), (7, 1)]
 )
-def test_heads(device: torch.device, num_heads: int, num_kv_heads: int, dtype: torch.dtype) -> None:
+def test_numbers_of_heads(
+    device: torch.device, num_heads: int, num_kv_heads: int, dtype: torch.dtype
+) -> None:
     pages = Pages.random([19, 45], num_kv_heads, 64, 16, dtype)
     check(device, Batch(pages, [7, 45], num_heads, dtype))
 
@@ -156,7 +158,7 @@ OPTIONS = {
 @for_each_dtype
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_options(
+def test_options_against_float64(
     device: torch.device, options: dict[str, object], head_dim: int, dtype: torch.dtype
 ) -> None:
     pages = Pages.random([100, 5, 64], 2, head_dim, 16, dtype)

@@ -33,7 +33,7 @@ def test_special_values(device: torch.device, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_views(device: torch.device, dtype: torch.dtype) -> None:
+def test_operands_that_are_views(device: torch.device, dtype: torch.dtype) -> None:
     a, b = random(dtype, 64, 24), random(dtype, 24, 64)
     x, y = a.to(device), b.to(device)
     assert torch.equal(simple_add(x.t(), y).cpu(), a.t() + b)

@@ -1,4 +1,4 @@
-"""What the sweep calls: samples of PyTorch's OpInfo database, with and without NaN and infinities.
+"""Cases of the sweep: samples of PyTorch's OpInfo database, with and without NaN and infinities.
 
 A case is one call. It is made on the CPU, and moved to a device for each run.
 """

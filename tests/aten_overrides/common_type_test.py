@@ -101,7 +101,7 @@ FUNCTIONS: dict[str, Binary] = {
 @pytest.mark.parametrize("where", ["cpu", "xla"])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_tensor_without_dimensions(dtype: torch.dtype, where: str, is_first: bool) -> None:
-    """Of a wider type: the upstream kernels compute in that."""
+    """A scalar tensor of a wider type does not change the computation's type; upstream it does."""
     cases: dict[str, Unary] = {}
     wider = [torch.float64] if dtype == torch.float32 else [torch.float64, torch.float32]
     for (name, function), value, other in itertools.product(

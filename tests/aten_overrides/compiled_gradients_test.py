@@ -48,7 +48,7 @@ def test_gradients(name: str, way: str) -> None:
 
 
 def test_no_operator_lacks_its_gradient() -> None:
-    """Of what PyTorch composes, and so knows no gradient, torch_xla has no kernel of its own."""
+    """torch_xla overrides no operators that PyTorch composes, because those have no gradients."""
     lacking = set()
     for schema in torch._C._jit_get_all_schemas():
         name = f"{schema.name}.{schema.overload_name}".rstrip(".")

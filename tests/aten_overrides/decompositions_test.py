@@ -135,7 +135,7 @@ def folded(x: torch.Tensor) -> torch.Tensor:
 
 
 def normed(x: torch.Tensor) -> torch.Tensor:
-    """As weight_norm() has weights, of wav2vec 2.0 for example."""
+    """A layer with the weights of weight_norm(), as in wav2vec 2.0."""
     scales = x.amax((1, 2, 3), keepdim=True), x.amax((0, 1, 3), keepdim=True)
     return torch._weight_norm(x, scales[0], 0) + torch._weight_norm(x, scales[1], 2)
 

@@ -19,12 +19,12 @@ OFFSETS = {
 }
 
 
-def _weight(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def _weight() -> torch.Tensor:
     # Some rows have negative numbers only, and some are equal.
     weight = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1))
     weight[2] = -weight[2].abs()
     weight[4] = weight[5]
-    return weight.to(dtype)
+    return weight
 
 
 def _results(device: str, weight: torch.Tensor, offsets: torch.Tensor, **options: object) -> list:

@@ -29,7 +29,7 @@ def numbers(dtype: torch.dtype, format: torch.dtype) -> torch.Tensor:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Of nan, which PyTorch gives a sign, only that it is one."""
+    """The bits; nan, to which PyTorch gives a sign, is only compared as nan."""
     return torch.where(tensor.float().isnan(), 0x7F, tensor.view(torch.uint8))
 
 

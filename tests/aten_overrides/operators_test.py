@@ -376,7 +376,7 @@ def test_gradient_of_a_slice_that_begins_before_the_first_element() -> None:
     ],
 )
 def test_operands_on_two_devices(function: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By an option as on CUDA; tests/users/mixed_devices_test.py has what comes without it."""
+    """With the option, an error as on CUDA; without it, see tests/users/mixed_devices_test.py."""
     monkeypatch.setenv("TORCH_XLA_EXT_MIXED_DEVICES", "error")
     x, number = torch.ones(3, device="xla"), torch.tensor(2.0)
     for operands in ((x, torch.ones(3)), (torch.ones(3), x)):

@@ -51,7 +51,7 @@ DRAWS: dict[str, Draw] = {
 
 
 def distance(numbers: torch.Tensor, others: torch.Tensor) -> float:
-    """Of two samples, as Kolmogorov and Smirnov define it."""
+    """The distance of two samples, as Kolmogorov and Smirnov define it."""
     samples = [np.sort(sample.numpy()) for sample in (numbers, others)]
     values = np.concatenate(samples)
     shares = [np.searchsorted(each, values, side="right") / len(each) for each in samples]

@@ -120,7 +120,7 @@ def test_layer(way: str) -> None:
 
 
 def test_program(precision: str) -> None:
-    """By default the operands of the dot are in float8: so XLA:GPU gives it to cuBLASLt.
+    """By default the operands of the dot are in float8, so that XLA:GPU calls cuBLASLt.
 
     With more precision, XLA:GPU finds the conversions, and has cuBLASLt add up in float32.
     """

@@ -1,4 +1,4 @@
-"""What is a copy, and what shares memory with its source, so that a write changes both."""
+"""Results that are copies, and results that share memory with their source, as in PyTorch."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_views_of_dynamic_shape(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_values_of_a_later_write() -> None:
-    """As in a cache of which a part was copied before it is written to."""
+    """For example, a cache from which a part was copied before it is written to."""
     cache = torch.zeros(2, 4, 3, device="xla")
     before = []
     for step in range(3):

@@ -42,7 +42,7 @@ def make(name: str, dtype: torch.dtype) -> list[Case]:
 
 
 def _reduction(function: Function) -> Callable[[_Numbers], list[Case]]:
-    """Of all elements, of rows, and of columns."""
+    """Reductions of all elements, of rows, and of columns."""
 
     def cases(numbers: _Numbers) -> list[Case]:
         x = numbers.uniform(COUNT)
@@ -56,9 +56,9 @@ def _reduction(function: Function) -> Callable[[_Numbers], list[Case]]:
     return cases
 
 
-def _of_one_dimension(function: Function, scale: float = 1.0) -> Callable[[_Numbers], list[Case]]:
+def _of_one_dimension(function: Function) -> Callable[[_Numbers], list[Case]]:
     def cases(numbers: _Numbers) -> list[Case]:
-        x = numbers.uniform(COUNT, high=scale)
+        x = numbers.uniform(COUNT, high=1.0)
         return [(function, (x, 0)), (function, (x.view(4, -1), 1)), (function, (x.view(-1, 4), 0))]
 
     return cases

@@ -59,7 +59,7 @@ Outcomes = dict[int, Outcome]
 
 @dataclasses.dataclass(frozen=True)
 class Death:
-    """What became of a worker: a crash or a hang."""
+    """The end of a worker: a crash or a hang."""
 
     what: str
     message: str
@@ -69,7 +69,7 @@ class Worker:
     """A process that runs tasks, and is started again when one has ended it."""
 
     def __init__(self, code: str) -> None:
-        """Of a script that worker.py's main() is an example of."""
+        """Starts a worker that runs a script like worker.py's main()."""
         self._code = code
         self._tasks: socket.socket | None = None
         self._count = 0

@@ -46,7 +46,7 @@ def test_gradients() -> None:
 
 
 def test_windows_that_overlap_cannot_be_written_to() -> None:
-    """As PyTorch says on the CPU; there, too, no order of the writes is defined."""
+    """An error as in PyTorch on the CPU, because no order of the writes is defined."""
     x = torch.zeros(2, 8, device="xla")
     with pytest.raises(RuntimeError, match="windows of size 3 and step 2, because they overlap"):
         x.unfold(1, 3, 2).add_(1)

@@ -31,7 +31,7 @@ def ours() -> paged_attention.Ours:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_attention(ours: paged_attention.Ours, case: cases.Case) -> None:
+def test_results_are_near_the_reference(ours: paged_attention.Ours, case: cases.Case) -> None:
     inputs = cases.make_inputs(case, CPU)
     kernels = ours.attention(case)
     assert ("paged_attention" in kernels) == (case.kind == "decode")

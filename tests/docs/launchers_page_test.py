@@ -50,7 +50,7 @@ def registrations(library: Path) -> dict[str, dict[str, object]]:
 
 
 def compiled(*args: object, options: str) -> object:
-    """As CuTe-DSL's, a function of TVM-FFI."""
+    """A TVM-FFI function, like those that CuTe-DSL compiles."""
 
     def norm(x: object, weight: object, out: object, eps: float) -> None:
         x, weight = torch.from_dlpack(x), torch.from_dlpack(weight)

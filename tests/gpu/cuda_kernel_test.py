@@ -167,7 +167,7 @@ def test_many_launches_in_one_program(device: torch.device) -> None:
 
 
 def test_many_launches_are_one_cuda_graph(tmp_path: Path) -> None:
-    """As test_many_launches_in_one_program, in a process in which XLA writes what it runs."""
+    """Like test_many_launches_in_one_program, in a process in which XLA dumps its programs."""
     code = (
         "import torch, cuda_kernel_test as test\n"
         'test.test_many_launches_in_one_program(torch.device("xla"))\n'

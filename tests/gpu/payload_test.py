@@ -1,4 +1,4 @@
-"""Which payloads reach a CUDA kernel whole."""
+"""Payloads reach a CUDA kernel unchanged, or are refused."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def kernels() -> None:
 
 
 def echo(device: torch.device, payload: bytes, api_version: int) -> bytes:
-    """What the kernel gets of `payload`."""
+    """The payload as the kernel gets it."""
     x = torch.zeros(1).to(device)
     result = XLAC._xla_custom_call(
         [x], "TestEchoLong", [[1001]], [torch.int64], False, payload, api_version, {}

@@ -57,7 +57,7 @@ def expected(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_execute(execute: ctypes.CDLL, device: torch.device) -> None:
-    """What a plug-in before XLA FFI 0.5 calls."""
+    """Plug-ins before XLA FFI 0.5 call `execute`."""
     register_custom_call("Recorded", execute.Recorded, api="ffi")
     x = torch.randn(1000)
     torch.testing.assert_close(chained("Recorded", x.to(device)).cpu(), expected(x))

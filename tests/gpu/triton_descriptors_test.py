@@ -68,7 +68,7 @@ def test_loads_and_stores(version: str, device: torch.device) -> None:
 
 
 def test_part_of_a_tensor_in_place(version: str, device: torch.device) -> None:
-    """What is outside of the descriptor's shape stays as it was."""
+    """Elements outside the descriptor's shape stay unchanged."""
     kernel = load("scaled_by_descriptors", version)
     x, state = torch.randn(100, 64), torch.randn(8000)
     target = TensorDescriptor(state.to(device), [70, 40], [100, 1], [16, 32])

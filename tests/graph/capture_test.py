@@ -136,7 +136,7 @@ def test_compiles_once() -> None:
 
 
 def test_buffers_stay_where_they_are() -> None:
-    """Those that a step writes to without reading them, too."""
+    """This holds for buffers that a step only writes to, too."""
     state = [on_device(8), on_device(8, seed=1), on_device(2, 4, seed=2)]
     inputs = [on_device(8, seed=10 + i) for i in range(3)]
     torch_xla.sync()

@@ -1,4 +1,4 @@
-"""What a captured step reads changes between calls: closures, globals, modules, data of tensors."""
+"""Captured steps see changes between calls: of closures, globals, modules and tensors' data."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_globals_that_change() -> None:
 
 
 def test_library_that_assigns_a_global(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Triton's first compilation does."""
+    """For example, Triton assigns globals in its first compilation."""
     monkeypatch.setattr(sysconfig, "_CONFIG_VARS", None)
     monkeypatch.setattr(sysconfig, "_CONFIG_VARS_INITIALIZED", False, raising=False)
 

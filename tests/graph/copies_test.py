@@ -60,7 +60,7 @@ def through_pickle(value: Any) -> Any:
 
 @pytest.mark.parametrize("kind", [Counter, Assigned])
 @pytest.mark.parametrize("copied", [copy.deepcopy, through_pickle])
-def test_owner(kind: type, copied: Any) -> None:
+def test_copies_of_an_owner_have_their_own_replays(kind: type, copied: Any) -> None:
     one = kind()
     for _ in range(3):
         one.add(device(1))

@@ -188,7 +188,7 @@ def test_calls_do_not_wait_for_the_launch_before(others: int) -> None:
 
 
 def test_a_call_takes_many_results_of_a_launch_that_it_does_not_wait_for() -> None:
-    """As the backward program of torch.compile takes the activations of the forward program."""
+    """For example, torch.compile's backward program takes the forward program's activations."""
     state = counter()
     make = capture(
         lambda x: (state.copy_(gated(state) + x), [state * i for i in range(100)])[1],

@@ -18,7 +18,7 @@ from torch_xla_ext import CaptureError, capture
 
 
 def attend(x: Tensor, mask: Tensor | None) -> Tensor:
-    """As a library does: no mask where all of it is true."""
+    """Attention that drops a mask whose elements are all true, as libraries do."""
     if mask is not None and not torch.compiler.is_compiling() and mask.all():
         mask = None
     return scaled_dot_product_attention(x, x, x, mask, is_causal=mask is None)

@@ -80,7 +80,7 @@ def test_a_rate_on_the_device(name: str, more: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_optimizers_that_need_options_say_so(name: str) -> None:
     kind = getattr(torch.optim, name)
     _, _, step = make_step(kind, torch.tensor(0.1, device="xla"), **options_of(name))
     captured = capture(step)

@@ -163,7 +163,7 @@ def test_options_of_the_compiler_come_along(monkeypatch: pytest.MonkeyPatch) -> 
     assert b"xla_gpu_autotune_level" in found[0]
 
 
-def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_raised_at_the_end_of_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise ValueError("no such instruction")
 

@@ -1,4 +1,4 @@
-"""What torch_xla_ext.capture refuses, what it says, and that tensors keep their values then."""
+"""Functions that torch_xla_ext.capture refuses: the errors, and that tensors keep their values."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_refused_functions_keep_tensors(name: str) -> None:
     function, text = REFUSED[name]
     values = ones(3)
 

@@ -1,4 +1,4 @@
-"""Backward passes (d), memory (f), and modes (h) of captured steps are never old."""
+"""Captured steps never use old values of backward passes, host memory, or modes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,19 @@ from torch.overrides import TorchFunctionMode
 SCENARIOS = Scenarios()
 
 
-# (d) What a backward pass reads.
+# Values that a backward pass reads.
+
+
+def training_with(backward: Callable[[Any, Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A training step of a function that is the identity, with this backward pass."""
+
+    class Identity(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x + 0
+
+    Identity.backward = staticmethod(backward)
+    return training(Identity)
 
 
 def training(function: type[torch.autograd.Function]) -> Callable[[Tensor], Tensor]:
@@ -40,22 +52,13 @@ def training(function: type[torch.autograd.Function]) -> Callable[[Tensor], Tens
 def closure_of_a_backward() -> tuple:
     scale = [1.0]
 
-    class Scaled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x + 0
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient * scales[0]
-
     global scales
     scales = scale
 
     def change(call: int) -> None:
         scale[0] = float(call // 2 + 1)
 
-    return training(Scaled), change
+    return training_with(lambda ctx, gradient: gradient * scales[0]), change
 
 
 scales: list[float] = []
@@ -66,19 +69,10 @@ def attribute_of_a_module_in_a_backward() -> tuple:
     global settings
     settings = config = module("config", SCALE=1.0)
 
-    class Scaled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x + 0
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient * settings.SCALE
-
     def change(call: int) -> None:
         config.SCALE = float(call // 2 + 1)
 
-    return training(Scaled), change
+    return training_with(lambda ctx, gradient: gradient * settings.SCALE), change
 
 
 @SCENARIOS.add("error")
@@ -86,45 +80,21 @@ def iterator_in_a_backward() -> tuple:
     global settings
     settings = itertools.count()
 
-    class Scaled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x + 0
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient * next(settings)
-
-    return training(Scaled), nothing
+    return training_with(lambda ctx, gradient: gradient * next(settings)), nothing
 
 
 @SCENARIOS.add("error")
 def read_in_a_backward() -> tuple:
-    class Scaled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x + 0
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient * gradient.sum().item()
-
-    return training(Scaled), nothing
+    return training_with(lambda ctx, gradient: gradient * gradient.sum().item()), nothing
 
 
 @SCENARIOS.add("error")
 def sync_in_a_backward() -> tuple:
-    class Scaled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x + 0
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        torch_xla.sync()
+        return gradient
 
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            torch_xla.sync()
-            return gradient
-
-    return training(Scaled), nothing
+    return training_with(backward), nothing
 
 
 @SCENARIOS.add("again")
@@ -161,7 +131,7 @@ def iterator_in_a_hook_of_a_tensor() -> tuple:
     return step, nothing
 
 
-# (f) Memory that is written behind torch's back.
+# Memory that is written without torch's operators.
 
 
 @SCENARIOS.add("again")
@@ -226,7 +196,7 @@ def memory_of_python_array() -> tuple:
     return lambda x: x * memory[0], change
 
 
-# (h) The environment and modes.
+# The environment, and modes of torch.
 
 
 @SCENARIOS.add("again")
@@ -359,7 +329,7 @@ def number_of_traces() -> tuple:
 
 @SCENARIOS.add("right")
 def second_trace_only() -> tuple:
-    """As with a cache that capture does not see: the second program is that of all later ones."""
+    """The second and all later programs are equal, as with a cache that capture does not see."""
     traces = array.array("i", [0])
 
     def step(x: Tensor) -> Tensor:

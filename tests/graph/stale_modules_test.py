@@ -1,4 +1,4 @@
-"""(e) Modules that were changed after a capture never return an old value."""
+"""Captured steps never use old values of modules that were changed after the capture."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 SCENARIOS = Scenarios()
-
-
-# (e) Modules that are changed.
 
 
 class Scaling(nn.Module):

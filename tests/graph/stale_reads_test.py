@@ -1,4 +1,4 @@
-"""What a captured step reads on the host, (b) and (c), is never an old value."""
+"""Captured steps never use old values of Python iterators, attributes and containers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from testing.stale import Plain, Property, Scenario, Scenarios, Slotted, check, module, nothing
+from testing.stale import (
+    Plain,
+    Property,
+    Scenario,
+    Scenarios,
+    Slotted,
+    assigns,
+    check,
+    module,
+    nothing,
+)
 from torch import Tensor
 
 SCENARIOS = Scenarios()
 
 
-# (b) Numbers and iterators on the host.
+# Random generators and iterators.
 
 
 @SCENARIOS.add("error")
@@ -119,19 +129,16 @@ def unnamed_random_numbers() -> tuple:
     return lambda x: x * random.random(), nothing
 
 
-# (c) Attributes, modules, dictionaries.
+# Attributes, modules and containers.
 
 
 @SCENARIOS.add("again")
 def attribute_of_a_module() -> tuple:
     config = module("config", SCALE=1.0)
 
-    def change(call: int) -> None:
-        config.SCALE = float(call // 2)
-
     global settings
     settings = config
-    return lambda x: x * settings.SCALE, change
+    return lambda x: x * settings.SCALE, assigns(config, "SCALE")
 
 
 settings: Any = None
@@ -141,22 +148,16 @@ settings: Any = None
 def attribute_of_a_module_in_a_closure() -> tuple:
     config = module("config", SCALE=1.0)
 
-    def change(call: int) -> None:
-        config.SCALE = float(call // 2)
-
-    return lambda x: x * config.SCALE, change
+    return lambda x: x * config.SCALE, assigns(config, "SCALE")
 
 
 @SCENARIOS.add("again")
 def attribute_of_a_module_in_a_package() -> tuple:
     config = module("config", sub=module("config.sub", SCALE=1.0))
 
-    def change(call: int) -> None:
-        config.sub.SCALE = float(call // 2)
-
     global settings
     settings = config
-    return lambda x: x * settings.sub.SCALE, change
+    return lambda x: x * settings.sub.SCALE, assigns(config.sub, "SCALE")
 
 
 @SCENARIOS.add("again")
@@ -191,12 +192,9 @@ def class_in_a_module() -> tuple:
 
     config = module("config", Inner=Inner)
 
-    def change(call: int) -> None:
-        Inner.scale = float(call // 2)
-
     global settings
     settings = config
-    return lambda x: x * settings.Inner.scale, change
+    return lambda x: x * settings.Inner.scale, assigns(Inner, "scale")
 
 
 def by_strings(read_scale: Callable[[Any], float]) -> Scenario:
@@ -356,10 +354,7 @@ def attribute_of_a_class() -> tuple:
     class Settings:
         scale = 1.0
 
-    def change(call: int) -> None:
-        Settings.scale = float(call // 2)
-
-    return lambda x: x * Settings.scale, change
+    return lambda x: x * Settings.scale, assigns(Settings, "scale")
 
 
 @SCENARIOS.add("again")
@@ -372,40 +367,28 @@ def attribute_of_a_base_class() -> tuple:
 
     own = Own()
 
-    def change(call: int) -> None:
-        Settings.scale = float(call // 2)
-
-    return lambda x: x * own.scale, change
+    return lambda x: x * own.scale, assigns(Settings, "scale")
 
 
 @SCENARIOS.add("again")
 def value_of_a_property() -> tuple:
     holder = Property(1.0)
 
-    def change(call: int) -> None:
-        holder._value = float(call // 2)
-
-    return lambda x: x * holder.value, change
+    return lambda x: x * holder.value, assigns(holder, "_value")
 
 
 @SCENARIOS.add("again")
 def value_in_slots() -> tuple:
     holder = Slotted(1.0)
 
-    def change(call: int) -> None:
-        holder.value = float(call // 2)
-
-    return lambda x: x * holder.value, change
+    return lambda x: x * holder.value, assigns(holder, "value")
 
 
 @SCENARIOS.add("again")
 def value_of_a_namespace() -> tuple:
     holder = types.SimpleNamespace(inner=types.SimpleNamespace(scale=1.0))
 
-    def change(call: int) -> None:
-        holder.inner.scale = float(call // 2)
-
-    return lambda x: x * holder.inner.scale, change
+    return lambda x: x * holder.inner.scale, assigns(holder.inner, "scale")
 
 
 @SCENARIOS.add("again")
@@ -470,10 +453,7 @@ def tensor_in_a_cache() -> tuple:
 def argument_that_is_an_object() -> tuple:
     holder = Plain(1.0)
 
-    def change(call: int) -> None:
-        holder.value = float(call // 2)
-
-    return functools.partial(lambda h, x: x * h.value, holder), change
+    return functools.partial(lambda h, x: x * h.value, holder), assigns(holder, "value")
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -1,4 +1,4 @@
-"""(a) Results of captured steps in objects are those of the call."""
+"""Captured steps that return objects return those of the call."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ from torch import Tensor
 from torch_xla_ext import CaptureError, capture
 
 SCENARIOS = Scenarios()
-
-
-# (a) Results in objects.
 
 
 @dataclasses.dataclass

@@ -203,7 +203,7 @@ for factor in range(1, 20):
 
 
 def test_gradients_that_autograd_still_holds() -> None:
-    """What looks for tensors that are kept must not touch those that another thread destroys."""
+    """The search for kept tensors must not touch tensors that another thread is destroying."""
     run = run_script(UNUSED_GRADIENTS)
     assert (run.returncode, run.stderr) == (0, "")
 
@@ -236,8 +236,8 @@ print("parent", step(x).tolist())
 """
 
 
-def test_fork() -> None:
-    """What waits for XLA's threads, which a child does not have, is an error there."""
+def test_a_fork_cannot_wait_for_the_devices() -> None:
+    """In a child process, which lacks XLA's threads, waiting for them is an error."""
     result = run_script(FORKED, timeout=300)
     lines = result.stdout.splitlines()
     expected = [f"{name} True" for name in ("step", "cpu", "operation", "sync", "tensor")]

@@ -266,7 +266,7 @@ def file_on_disk(folder: Path) -> tuple:
         file_on_disk,
     ],
 )
-def test_contract(make: Callable[..., tuple], tmp_path: Path) -> None:
+def test_what_stays_unseen_until_the_next_trace(make: Callable[..., tuple], tmp_path: Path) -> None:
     """Stale until the next call that is traced, which raises."""
     step, change = make(tmp_path) if make is file_on_disk else make()
     captured = capture(step)
@@ -309,4 +309,4 @@ def test_within_a_profile_of_python() -> None:
 
 
 def _marked() -> None:
-    """What the profile is searched for."""
+    """A function whose name is searched for in the profile."""

@@ -1,4 +1,4 @@
-"""What the compiler refuses in a kernel's definition, and that its text says why."""
+"""The compiler refuses wrong definitions of kernels, with the reason."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_cuda_kernels(device: torch.device) -> None:
 
 
 def integers(packed: torch.Tensor, signed: bool) -> torch.Tensor:
-    """Those of each byte, the one in its low bits first."""
+    """The integers in each byte, the one in the low bits first."""
     codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2).to(torch.int8)
     return torch.where(codes < 8, codes, codes - 16) if signed else codes
 

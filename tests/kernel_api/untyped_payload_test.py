@@ -30,7 +30,7 @@ OPTIONS = Schema.parse(PROBE.ProbeOptionsSchema().decode())
 
 
 def parse(payload: bytes, probe: Callable[..., None] = PROBE.ProbeUntypedPayload) -> str:
-    """What the kernel's parser says: "ok: …" or its error."""
+    """The result of the kernel's parser: "ok: …" or its error."""
     text = ctypes.create_string_buffer(8192)
     probe(payload, ctypes.c_size_t(len(payload)), text, ctypes.c_size_t(8192))
     return text.value.decode()

@@ -10,9 +10,7 @@ from testing.xla import hlo
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-import torch_xla_ext
 from torch_xla_ext import TritonKernel, compile_triton_kernel, triton_call
-from torch_xla_ext.custom_call import arguments
 from torch_xla_ext.launchers.triton import triton_call as triton_module
 from xla_kernels.cuda_source import binary
 
@@ -105,14 +103,6 @@ def compiled(capability: int, x: Tensor) -> TritonKernel:
         capability=capability,
         **BLOCK,
     )
-
-
-@pytest.fixture
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls are traced as for an H200; they are not run."""
-    monkeypatch.setattr(torch_xla_ext.registry.registration, "device_platform", lambda: "CUDA")
-    monkeypatch.setattr(triton_module, "compute_capability", lambda: 90)
-    monkeypatch.setattr(arguments, "_check_registered", lambda *args: None)
 
 
 def words(result: Tensor) -> list[str]:

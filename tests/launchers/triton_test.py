@@ -12,9 +12,7 @@ from torch import Tensor
 
 import torch_xla_ext
 from torch_xla_ext import triton_call
-from torch_xla_ext.custom_call import arguments
 from torch_xla_ext.launchers.triton import kernel
-from torch_xla_ext.launchers.triton import triton_call as triton_module
 
 sys.path.insert(0, str(Path(__file__).parent))
 import triton_kernels as kernels
@@ -89,14 +87,6 @@ def compiled(capability: int = 90, columns: int = 100, **options: object) -> obj
         capability=capability,
         **options,
     )
-
-
-@pytest.fixture
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls are traced as for an H200; they are not run."""
-    monkeypatch.setattr(torch_xla_ext.registry.registration, "device_platform", lambda: "CUDA")
-    monkeypatch.setattr(triton_module, "compute_capability", lambda: 90)
-    monkeypatch.setattr(arguments, "_check_registered", lambda *args: None)
 
 
 def attributes(*tensors: Tensor) -> str:

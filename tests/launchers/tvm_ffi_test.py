@@ -209,7 +209,7 @@ def test_a_tensor_that_the_function_makes_is_no_result(
 
 
 class Compiled:
-    """As what CuTe-DSL compiles, if the function has defaults: made of a tvm_ffi.Function."""
+    """Like a function with defaults that CuTe-DSL compiles: made from a tvm_ffi.Function."""
 
     def __init__(self, function: object) -> None:
         self.function = function

@@ -11,10 +11,6 @@ import torch_xla.experimental.triton as xla_triton
 from testing.xla import hlo
 from torch import Tensor
 
-import torch_xla_ext
-from torch_xla_ext.custom_call import arguments
-from torch_xla_ext.launchers.triton import triton_call as triton_module
-
 sys.path.insert(0, str(Path(__file__).parent))
 import triton_kernels as kernels
 
@@ -49,14 +45,6 @@ def test_the_tensors_are_those_of_the_call(device: torch.device) -> None:
     for factor in (1, 2):  # the tensors are those of _xla_gpu_custom_call
         (y,) = call([factor * x.to(device)], payload, [[400]], [torch.float32])
         assert torch.equal(y.cpu(), factor * x + 1)
-
-
-@pytest.fixture
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls are traced as for an H200; they are not run."""
-    monkeypatch.setattr(torch_xla_ext.registry.registration, "device_platform", lambda: "CUDA")
-    monkeypatch.setattr(triton_module, "compute_capability", lambda: 90)
-    monkeypatch.setattr(arguments, "_check_registered", lambda *args: None)
 
 
 @pytest.mark.usefixtures("on_a_gpu")

@@ -161,7 +161,7 @@ def test_another_thread_keeps_the_kernel() -> None:
 
 
 def test_the_graph_is_that_of_a_first_call() -> None:
-    """Of tensors that are cached, and of tensors that are not."""
+    """This holds for cached and uncached calls."""
     a, b = tensors(15)
     first = ops.simple_add(a, b)
     second = ops.simple_add(a, b)

@@ -46,7 +46,7 @@ def inputs(
 def expected(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor | None, scale: float
 ) -> torch.Tensor:
-    """In float64; a query that sees no key gets the mean of the values."""
+    """The expected result in float64; a query that sees no key gets the mean of the values."""
     logits = q.double() @ k.double().mT * scale
     if visible is not None:
         logits = logits.masked_fill(~visible, -1e300)
@@ -73,7 +73,7 @@ def payload(line: str) -> dict:
 
 
 def test_the_forward_call() -> None:
-    """As JAX's: operands and results with the heads within the sequence, and the payload."""
+    """The call equals JAX's: heads within the sequence in operands and results, and the payload."""
     q, k, v, _ = (tensor.to("xla") for tensor in inputs(torch.float16, kv_seq_len=128))
     result = custom_kernel.flash_attention(q, k, v, True, sm_scale=0.5)
     (line,) = custom_call_lines(result)

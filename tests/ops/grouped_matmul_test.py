@@ -129,7 +129,7 @@ def test_compiled_gmm() -> None:
 
 
 def quantized(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """As upstream's test does it."""
+    """Quantizes as upstream's test does."""
     scale = w.abs().amax(1, keepdim=True) / 127
     return (w / scale).round().clamp(-128, 127).to(torch.int8), scale[:, 0]
 

@@ -1,4 +1,4 @@
-"""What XLA makes of a call: the custom call by its name in the optimized program.
+"""The optimized program has a call as a custom call by its name.
 
 XLA reads XLA_FLAGS once in a process, so each program is compiled in one of its own.
 """

@@ -124,7 +124,7 @@ def test_lazy_steps_are_one_program_and_read_nothing() -> None:
 
 
 def in_use() -> dict[str, int]:
-    """How many tensors there are, and on a GPU how much memory is used."""
+    """The number of tensors, and on a GPU the memory in use."""
     torch_xla.sync(wait=True)
     gc.collect()
     created, destroyed = (

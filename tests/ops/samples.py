@@ -1,4 +1,4 @@
-"""What each operator of the wheel is tested with: the tests of this folder run for all of them.
+"""Samples of each operator of the wheel; the tests of this folder run for all of them.
 
 A kernel's folder says it, in its samples.py.
 """

@@ -15,7 +15,7 @@ METHODS = ["sequential", "expand_dims", "broadcast_all"]
 
 @pytest.fixture
 def plus(method: str) -> Callable[..., Tensor]:
-    """Of a kernel whose operands have one shape."""
+    """An operator of a kernel whose operands have one shape."""
     return define_operator(
         "vmap_method_test::plus(Tensor a, Tensor b) -> Tensor",
         target="XlaGpuSimpleAdd",

@@ -1,4 +1,4 @@
-"""What an operator refuses, in terms of its own arguments and on every device the same."""
+"""Operators refuse wrong calls on every device with the same errors about their arguments."""
 
 import re
 

@@ -36,15 +36,15 @@ def libcuda(version: int = 13000, init: int = 0, devices: int = 1) -> Library:
     )
 
 
-def libnvml(version: bytes = b"580.159.04", devices: int = 4) -> Library:
+def libnvml() -> Library:
     def driver_version(buffer: object, length: object) -> int:
-        buffer.value = version
+        buffer.value = b"580.159.04"
         return 0
 
     return Library(
         nvmlInit_v2=lambda: 0,
         nvmlSystemGetDriverVersion=driver_version,
-        nvmlDeviceGetCount_v2=write(devices),
+        nvmlDeviceGetCount_v2=write(4),
     )
 
 

@@ -140,7 +140,7 @@ def test_plugins(machine: Machine, kind: str, text: str) -> None:
     assert output.count(text) == 2
 
 
-# What the fake plug-in behind the bridge, or at {path}, has seen.
+# What the fake plug-in behind the shim, or at {path}, has seen.
 PLUGIN = """
 import ctypes, torch_xla
 from testing.xla import capsule
@@ -205,7 +205,7 @@ FILES = {"handlers": str(Path(os.environ["STATEFUL_HANDLERS"]).absolute())}
 
 @pytest.mark.parametrize("bridged", [True, False])
 def test_targets_reach_the_plugin(machine: Machine, bridged: bool) -> None:
-    """Ours, behind the bridge, and one that a user registers, which is not."""
+    """Ours, behind the shim, and one that a user registers, which is not."""
     lines = run_with_plugin(machine, bridged, FORWARDED)
     assert lines[0] == "before 0"
     made = int(lines[1].split()[1])
@@ -260,7 +260,7 @@ os._exit(0 if sys.stdout.flush() is None else 1)
 
 @pytest.mark.parametrize("bridged", [True, False])
 def test_stages_and_types_reach_the_plugin(machine: Machine, bridged: bool) -> None:
-    """Of the two plug-ins, the one behind the bridge takes traits and the deleters of types."""
+    """The plug-in behind the shim also gets traits and the deleters of types."""
     lines = run_with_plugin(machine, bridged, STAGES)
     assert lines[0] == "type 1 b''"
     assert lines[1] == f"type 100 0 b'Plan' {bridged}"

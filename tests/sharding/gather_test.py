@@ -1,4 +1,4 @@
-"""What is said of sharded operands that are gathered; BUILD sets CPU_NUM_DEVICES."""
+"""Warnings about sharded operands that are gathered; BUILD sets CPU_NUM_DEVICES."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_payload_is_for_the_parts(mesh: xs.Mesh) -> None:
 
 
 def test_caches_along_another_dimension(mesh: xs.Mesh) -> None:
-    """In place, the caches keep their own sharding."""
+    """Caches that are written in place keep their sharding."""
     caches = [torch.randn(4, 8, 2, 64) for _ in range(2)]
     placed = [sharded(cache, mesh, ("x", None, None, None)) for cache in caches]
     spec = torch_xla._XLAC._get_xla_sharding_spec(placed[0])

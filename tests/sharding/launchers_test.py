@@ -24,11 +24,8 @@ from testing.ways import run_by
 
 import torch_xla_ext
 from torch_xla_ext import cuda_kernel, custom_call, run_torch_operator, triton_call, tvm_ffi_call
-from torch_xla_ext.custom_call import Local, arguments
-from torch_xla_ext.launchers.triton import triton_call as triton_module
-from torch_xla_ext.registry import registration
+from torch_xla_ext.custom_call import Local
 from torch_xla_ext.sharding import partitioned_call, tiling
-from xla_kernels.cuda_source import kernel_calls
 
 os.environ.setdefault("CPU_NUM_DEVICES", "4")  # before the first device is made
 sys.path.insert(0, str(Path(__file__).parents[1] / "launchers"))
@@ -396,17 +393,8 @@ def test_the_reference_of_a_cuda_kernel(line: xs.Mesh) -> None:
     assert programs.collectives(program) == [] and "f32[2,6]" in program
 
 
-@pytest.fixture
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls are traced as for an H200; they are not run."""
-    monkeypatch.setattr(registration, "device_platform", lambda: "CUDA")
-    monkeypatch.setattr(kernel_calls, "compute_capability", lambda: 90)
-    monkeypatch.setattr(triton_module, "compute_capability", lambda: 90)
-    monkeypatch.setattr(arguments, "_check_registered", lambda *args: None)
-
-
 def launch_of_parts(call: Callable, *operands: int) -> tuple[object, str, str]:
-    """What each device calls if these operands are divided by their first dimension."""
+    """The launch on each device if these operands are divided along their first dimension."""
     before = set(partitioned_call._calls)
     result = call()
     (name,) = set(partitioned_call._calls) - before

@@ -490,7 +490,7 @@ def test_grouped_linear(model: xs.Mesh, num_devices: int, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["groups", "inner"])
 def test_grouped_linear_sum(model: xs.Mesh, name: str) -> None:
-    """What devices add are the sums, not the products."""
+    """Devices add the sums, not the products."""
     *specs, _ = _GROUPED[name]
     ranges = torch.tensor([[0, 4], [4, 4], [4, 9], [9, 12]], dtype=torch.int32)
     position = torch.randint(12, (3, 4), dtype=torch.int32)

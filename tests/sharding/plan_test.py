@@ -1,4 +1,4 @@
-"""What each device has of a call's tensors, from a rule and the shardings of operands."""
+"""Each device's part of a call's tensors, from a rule and the operands' shardings."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_one_of_two_dimensions_is_gathered() -> None:
 
 
 def test_who_decides() -> None:
-    """What is written in place, then the largest, then the results."""
+    """Operands written in place decide first, then the largest ones, then the results."""
     rule = parse("n m, n m -> n m")
     rows, columns = operand((8, 8), d0=(2, (0, 1))), operand((8, 8), d1=(2, (0, 1)))
     assert shapes(make(rule, (rows, columns), (8, 8))) == [(4, 8), (4, 8)]

@@ -24,7 +24,7 @@ def test_notation() -> None:
     assert rule.dims(1, rule.operands[4]) == (("n",),)
 
 
-def test_sizes() -> None:
+def test_sizes_of_factors() -> None:
     rule = parse("s (k g) _, _ _ (k 2) _ -> s (k g) _")
     assert rule.sizes([(3, 8, 64), (9, 9, 4, 64)]) == {"s": 3, "k": 2, "g": 4}
     assert rule.sizes([(3, 8, 64), None]) == {"s": 3}
@@ -36,7 +36,7 @@ def test_sizes() -> None:
         parse("n, n -> n").sizes([(3,), (4,)])
 
 
-def test_sum() -> None:
+def test_a_declared_sum() -> None:
     rule = parse("n t, t -> n, n t; sum t")
     assert rule.sums == ("t",)
     assert rule.results == ((("n",),), (("n",), ("t",)))
@@ -65,7 +65,7 @@ def test_sum() -> None:
         ("(k g) -> (k g)", r"sizes of k and g in \(k g\) follow from no operand"),
     ],
 )
-def test_errors(rule: str, message: str) -> None:
+def test_wrong_rules_are_refused(rule: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse(rule)
 
@@ -79,7 +79,7 @@ def test_errors(rule: str, message: str) -> None:
         (7, "sharding_rule must be a str, but is of type int"),
     ],
 )
-def test_definition(rule: object, message: str) -> None:
+def test_a_wrong_rule_defines_no_operator(rule: object, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=f"my_rules::add: .*{message}"):
         define_operator(
             "my_rules::add(Tensor a, Tensor b) -> Tensor",

@@ -77,7 +77,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_operators(mesh: xs.Mesh, name: str) -> None:
+def test_operators_of_uneven_sizes(mesh: xs.Mesh, name: str) -> None:
     function = FUNCTIONS[name]
     result = function(lambda tensor: marked(tensor, mesh)).cpu()
     assert torch.equal(result, function(torch.clone))

@@ -37,7 +37,7 @@ def marked(tensor: torch.Tensor, mesh: xs.Mesh, spec: tuple) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-def test_gradients(spec: tuple, mesh: xs.Mesh) -> None:
+def test_gradients_of_convolutions(spec: tuple, mesh: xs.Mesh) -> None:
     """XLA's partitioner multiplied the weights' by the size of an axis that divides nothing."""
     torch.manual_seed(0)
     layers = nn.Sequential(

@@ -1,4 +1,4 @@
-"""What the first torch.compile of a process imports, for a process that others are forked from."""
+"""Imports what the first torch.compile needs, in a process from which others are forked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures: the device, a mesh, and random numbers that are the same in each run."""
+"""Fixtures: the device, a mesh, a seed, and traces for a GPU on a machine without one."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,21 @@ def seed() -> None:
 
 @pytest.fixture(scope="module")
 def mesh() -> xs.Mesh:
-    """Of two devices: the file sets CPU_NUM_DEVICES."""
+    """A mesh of two devices; the test file sets CPU_NUM_DEVICES."""
     xr.use_spmd()
     assert xr.global_runtime_device_count() == 2
     return xs.Mesh(np.arange(2), (2,), ("x",))
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are traced as for an H200; they are not run."""
+    from torch_xla_ext.custom_call import arguments
+    from torch_xla_ext.launchers.triton import triton_call
+    from torch_xla_ext.registry import registration
+    from xla_kernels.cuda_source import kernel_calls
+
+    monkeypatch.setattr(registration, "device_platform", lambda: "CUDA")
+    monkeypatch.setattr(kernel_calls, "compute_capability", lambda: 90)
+    monkeypatch.setattr(triton_call, "compute_capability", lambda: 90)
+    monkeypatch.setattr(arguments, "_check_registered", lambda *args: None)

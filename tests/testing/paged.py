@@ -15,7 +15,7 @@ def int32(values: object) -> torch.Tensor:
 
 
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """Of the norm; NaN if anything is NaN in `actual`."""
+    """The relative error of the norm; NaN if `actual` has a NaN."""
     difference = (actual.cpu().double() - expected).norm()
     return (difference / expected.norm().clamp_min(1e-30)).item()
 

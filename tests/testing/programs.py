@@ -52,7 +52,7 @@ def copies(program: str, shape: str) -> list[str]:
 
 
 def shapes(program: str) -> set[tuple[int, ...]]:
-    """Of all arrays of a program."""
+    """The shapes of all arrays of a program."""
     found = re.findall(r"\b[a-z]+\d+\[([\d,]+)\]", program)
     return {tuple(map(int, text.split(","))) for text in found}
 

@@ -1,4 +1,4 @@
-"""What an operator is tested with: kernels/<op>/samples.py says it, tests/ops runs it."""
+"""Samples of an operator: kernels/<op>/samples.py defines them, tests/ops runs them."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What simple_add is tested with."""
+"""Operands for tests of simple_add."""
 
 import torch
 

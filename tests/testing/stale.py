@@ -62,6 +62,11 @@ def nothing(_call: int) -> None:
     pass
 
 
+def assigns(owner: object, name: str) -> Change:
+    """An attribute has another value in every second call."""
+    return lambda call: setattr(owner, name, float(call // 2))
+
+
 def read(value: object) -> object:
     """A result as values that can be compared."""
     if isinstance(value, Tensor):
@@ -90,7 +95,7 @@ Scenario = Callable[[], tuple[Callable[[Tensor], Any], Change]]
 
 
 class Scenarios(dict[str, tuple[Scenario, str]]):
-    """By name, with the outcome: the step is "right", captured "again", or raises an "error"."""
+    """Scenarios with their outcomes: the step is "right", captured "again", or an "error"."""
 
     def add(self, outcome: str) -> Callable[[Scenario], Scenario]:
         def register(function: Scenario) -> Scenario:

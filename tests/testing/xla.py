@@ -60,6 +60,6 @@ def graph_hash(*tensors: torch.Tensor) -> str:
 
 
 def compilations() -> int:
-    """How many programs this process has compiled."""
+    """The number of programs that this process has compiled."""
     data = metrics.metric_data("CompileTime")
     return data[0] if data else 0

@@ -1,4 +1,4 @@
-"""How functions of other libraries are replaced: a library of the test's own."""
+"""Functions of other libraries are replaced and restored, here in a library made for the test."""
 
 from __future__ import annotations
 

@@ -16,18 +16,18 @@ from torch_xla_ext_startup.upstream_fixes import table
 from torch_xla_huggingface import upstream_fixes as huggingface
 
 FIXES = {fix.name: fix for fix in [*table.FIXES, *huggingface.FIXES]}
-# A module with a mixture of experts, and the name of a function that is replaced in it.
-_MIXTURES = "transformers.models.mixtral.modeling_mixtral"
-_MIXTURE = f"{_MIXTURES}.MixtralSparseMoeBlock.forward"
+# A module with an MoE layer, and the name of a function that is replaced in it.
+_MOE_MODULE = "transformers.models.mixtral.modeling_mixtral"
+_MOE_FORWARD = f"{_MOE_MODULE}.MixtralSparseMoeBlock.forward"
 
 
 def modules(fix: upstream_fixes.Fix) -> list[str]:
     names = [target.partition(":")[0] for target in fix.replaces]
-    return [*(_MIXTURES if "*" in name else name for name in names), *fix.after]
+    return [*(_MOE_MODULE if "*" in name else name for name in names), *fix.after]
 
 
 def targets(fix: upstream_fixes.Fix) -> list[str]:
-    return [_MIXTURE if "*" in target else target.replace(":", ".") for target in fix.replaces]
+    return [_MOE_FORWARD if "*" in target else target.replace(":", ".") for target in fix.replaces]
 
 
 def replaced(name: str) -> list[replacement._Replaced]:

@@ -61,7 +61,7 @@ def x() -> torch.Tensor:
 
 
 @REENTRANT
-def test_gradients(x: torch.Tensor, use_reentrant: bool) -> None:
+def test_gradients_are_the_cpus(x: torch.Tensor, use_reentrant: bool) -> None:
     expected = loss_and_gradients(Model(), x)
     model = Model(use_reentrant=use_reentrant).to("xla")
     for result, right in zip(loss_and_gradients(model, x.to("xla")), expected, strict=True):
@@ -90,7 +90,7 @@ def test_random_numbers(x: torch.Tensor, use_reentrant: bool, autocast: bool) ->
 
 @REENTRANT
 @pytest.mark.parametrize("way", ["lazy", "synced", "captured", "openxla"])
-def test_steps(x: torch.Tensor, use_reentrant: bool, way: str) -> None:
+def test_steps_with_dropout(x: torch.Tensor, use_reentrant: bool, way: str) -> None:
     x, model = x.to("xla"), Model(dropout=0.25, use_reentrant=use_reentrant).to("xla")
     if way == "openxla":
         model.compile(backend="openxla")
@@ -146,7 +146,7 @@ def test_keyword_arguments_and_second_backward(x: torch.Tensor) -> None:
         assert scale.grad.item() == pytest.approx(times * loss.item() / 2, rel=1e-5)
 
 
-def test_sequential(x: torch.Tensor) -> None:
+def test_checkpoint_sequential(x: torch.Tensor) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*(Block(0.0) for _ in range(4)))
     found = []
@@ -215,7 +215,7 @@ class Chain(nn.Module):
 
 
 def needed(program: str, name: str) -> dict[str, str]:
-    """What an operation of a program needs, directly or not: the lines by their names."""
+    """The operations that an operation needs, directly or not: the lines by their names."""
     lines = {m[1]: m[0] for m in re.finditer(r"^ *(?:ROOT )?(%\S+) = .*", program, re.MULTILINE)}
     found, names = {}, [name]
     while names:

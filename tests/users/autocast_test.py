@@ -40,7 +40,7 @@ def compiled(function: Callable) -> Callable:
     "transform", [lambda function: function, compiled], ids=["lazy", "compiled"]
 )
 @pytest.mark.parametrize("name", OPERATORS)
-def test_dtypes(name: str, transform: Callable) -> None:
+def test_operators_have_cudas_dtypes(name: str, transform: Callable) -> None:
     operator, *expected = OPERATORS[name]
 
     def step(x: torch.Tensor) -> torch.Tensor:

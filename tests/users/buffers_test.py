@@ -1,4 +1,4 @@
-"""What a step updates stays in its buffer: nothing is copied, and no second buffer is needed.
+"""Tensors that a step updates stay in their buffers, without copies and second buffers.
 
 Upstream torch_xla 2.8.1 tells XLA which values may be overwritten, but not by which results. XLA
 then takes results of the same size in their order, which exchanges the buffers of a model's

@@ -121,7 +121,9 @@ def shardings(state: dict[str, torch.Tensor]) -> list[str]:
 
 
 @pytest.mark.parametrize("saved", SPECS)
-def test_shardings(tmp_path: Path, meshes: list[xs.Mesh], saved: tuple | None) -> None:
+def test_states_are_restored_with_any_sharding(
+    tmp_path: Path, meshes: list[xs.Mesh], saved: tuple | None
+) -> None:
     """Also sizes that a mesh does not divide, and fewer rows than devices."""
     values = {
         f"{rows}x{columns} {dtype}": (torch.arange(rows * columns).view(rows, columns) + 1).to(

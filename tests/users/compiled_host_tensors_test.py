@@ -113,7 +113,7 @@ def check(function: Function, calls: int = 3) -> None:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
-def test_function(function: Function) -> None:
+def test_functions_with_cpu_tensors(function: Function) -> None:
     check(function)
 
 
@@ -125,7 +125,7 @@ def test_results_are_where_pytorch_has_them() -> None:
 
 
 def test_cpu_tensors_where_xla_is_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with PJRT_DEVICE=CUDA: the function runs in PyTorch, once for each call."""
+    """The function runs in PyTorch, once for each call, as with PJRT_DEVICE=CUDA."""
     monkeypatch.setattr(SharedMemory, "of", lambda graph, arguments: None)
     s = torch.tensor(1.0)
     function = torch.compile(lambda s: s.add_(1) * 2, backend="openxla")

@@ -116,18 +116,18 @@ def check(
         if (name, options) != ("Adafactor", "foreach")  # fails in PyTorch, too
     ],
 )
-def test_optimizer(name: str, options: str) -> None:
+def test_each_optimizer(name: str, options: str) -> None:
     check(name, OPTIONS[options])
 
 
 @pytest.mark.parametrize(("name", "options"), MORE, ids=str)
-def test_options(name: str, options: dict[str, object]) -> None:
+def test_options_of_optimizers(name: str, options: dict[str, object]) -> None:
     check(name, options)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("name", ["AdamW", "SGD"])
-def test_scheduler(name: str, scheduler: str) -> None:
+def test_each_scheduler(name: str, scheduler: str) -> None:
     check(name, {}, SCHEDULERS[scheduler])
 
 

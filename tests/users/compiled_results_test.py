@@ -93,7 +93,7 @@ def inputs_returned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensor
         inputs_returned,
     ],
 )
-def test_results(function: Callable[..., Tensors]) -> None:
+def test_each_result_is_in_its_place(function: Callable[..., Tensors]) -> None:
     inputs = [torch.arange(16.0).view(4, 4) * (i + 1) - i for i in range(3)]
     on_device = [tensor.to("xla") for tensor in inputs]
     torch_xla.sync()
@@ -118,7 +118,7 @@ def test_a_view_for_an_operator_on_the_host() -> None:
 
 
 def test_copies_are_apart() -> None:
-    """What is copied has a buffer of its own: one may be written to without the other."""
+    """A copy has its own buffer, so that writes to one do not change the other."""
     state, x = (torch.arange(4.0, device="xla") * i for i in (1, 2))
     torch_xla.sync()
 

@@ -237,7 +237,7 @@ def test_a_subclass_of_two_tensors() -> None:
     check(run)
 
 
-def test_functionalize() -> None:
+def test_functionalize_keeps_writes() -> None:
     def run(device: str) -> object:
         def function(x: torch.Tensor) -> torch.Tensor:
             x.add_(1)
@@ -265,8 +265,8 @@ def test_what_make_fx_cannot_functionalize() -> None:
     assert graph(torch.ones(2, device="xla")).tolist() == [2, 2]
 
 
-def test_flops() -> None:
-    """Of operators that upstream computes before autograd, too."""
+def test_flop_counts_are_the_cpus() -> None:
+    """The counts include operators that upstream computes before autograd."""
     counts = []
     for device in ("cpu", "xla"):
         layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).to(device)

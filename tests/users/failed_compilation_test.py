@@ -44,7 +44,7 @@ def test_a_failed_sync() -> None:
 
 
 def test_in_place() -> None:
-    """What is written to with the failing value has it; the rest is as it was."""
+    """Tensors that the failing value was written to fail; all others keep their values."""
     on_host = torch.randn(4)
     x, y = on_host.to("xla"), (on_host * 2).to("xla")
     torch_xla.sync()
@@ -111,7 +111,7 @@ def test_a_stored_program_that_cannot_be_read(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def memory_mappings(number: int) -> Iterator[None]:
-    """As many mappings as hundreds of compiled programs have."""
+    """Makes as many mappings as hundreds of compiled programs have."""
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     private, size = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, number * mmap.PAGESIZE

@@ -1,4 +1,4 @@
-"""What mark_sharding returns, in programs. It is a subclass, whose operations Python dispatches."""
+"""Programs with the results of mark_sharding, a subclass whose operations Python dispatches."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ for_each_device = pytest.mark.parametrize("device", ["cpu", "xla"])
 
 
 @for_each_device
-def test_result(device: str) -> None:
+def test_results_on_each_device(device: str) -> None:
     x, index = arguments(device)
     bias = torch.randn(3).to(device)
     for args in ((x, index), (x, index.int(), bias, 2.5, 3), (x.t(), index[3:], None, -1.0)):
@@ -119,7 +119,7 @@ def test_result(device: str) -> None:
 
 
 @for_each_device
-def test_derivative(device: str) -> None:
+def test_the_derivative_is_the_references(device: str) -> None:
     gradients = []
     for function in (torch.ops.my_ns.scaled_rows, reference):
         x, index = arguments(device)
@@ -132,7 +132,7 @@ def test_derivative(device: str) -> None:
 @pytest.mark.parametrize(
     ("backend", "device"), [("aot_eager", "cpu"), ("inductor", "cpu"), ("openxla", "xla")]
 )
-def test_compile(backend: str, device: str) -> None:
+def test_compiled_by_each_backend(backend: str, device: str) -> None:
     """Nothing else is computed: inductor would compile C++ for it (tests/ops/compile_test.py)."""
     torch._dynamo.reset()
     compiled = torch.compile(

@@ -361,7 +361,7 @@ def test_operation_that_xla_does_not_have() -> None:
 
 @pytest.mark.parametrize("device", [DEVICE, "xla"])
 def test_write_by_an_operation_that_xla_does_not_have(device: str) -> None:
-    """What only the write needs has to come before it, too."""
+    """Operations that only the write needs must also come before it."""
 
     def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y.view(4, 4).fill_diagonal_(2)

@@ -38,7 +38,9 @@ def numbers(
 @pytest.mark.parametrize("lengths", [None, [5, 3], [3, 5]])
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_numbers(layer: type[rnn.RNNBase], options: dict, lengths: list[int] | None) -> None:
+def test_results_and_gradients_are_the_cpus(
+    layer: type[rnn.RNNBase], options: dict, lengths: list[int] | None
+) -> None:
     expected = numbers(layer, options, lengths, "cpu")
     got = numbers(layer, options, lengths, "xla")
     torch_xla.sync()  # one program for all of them

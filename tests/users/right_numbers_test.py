@@ -22,7 +22,7 @@ def tensors() -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def test_sums() -> None:
+def test_sums_of_the_same_tensors_in_another_order() -> None:
     a, b = tensors()
     assert ((a + a) + b).tolist() == [12, 24, 36]
     assert ((a + b) + b).tolist() == [21, 42, 63]
@@ -113,7 +113,7 @@ def test_functional_copy() -> None:
     assert torch.equal(old.cpu(), torch.ones(2, 3))
 
 
-def test_kernels() -> None:
+def test_kernels_with_operands_in_another_order() -> None:
     a, b = tensors()
     for api in ("untyped", "ffi"):
 

@@ -1,4 +1,4 @@
-"""What initialize_cache stores is loaded by the next process, and by none for which it is stale."""
+"""Programs that initialize_cache stores are loaded by later processes, but not when stale."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ WAYS = pytest.mark.parametrize("way", ["lazy", "captured"])
         (torch.optim.Adagrad, {"lr_decay": 0.1, "weight_decay": 0.1, "fused": True}),
     ],
 )
-def test_optimizers(kind: type, options: dict[str, object], way: str) -> None:
+def test_losses_with_each_optimizer(kind: type, options: dict[str, object], way: str) -> None:
     def run(loop: Loop) -> list[float]:
         mine = dict(options)
         if loop.device == "cpu":
@@ -147,7 +147,9 @@ def test_optimizers_without_fused_kernels_say_so() -> None:
     ],
     ids=["LambdaLR", "CosineAnnealingLR", "OneCycleLR", "ReduceLROnPlateau"],
 )
-def test_schedulers(make: Callable[[torch.optim.Optimizer], object], way: str) -> None:
+def test_losses_with_each_scheduler(
+    make: Callable[[torch.optim.Optimizer], object], way: str
+) -> None:
     def run(loop: Loop) -> list[float]:
         optimizer = torch.optim.AdamW(loop.model.parameters(), lr=0.05, fused=True)
         scheduler = make(optimizer)

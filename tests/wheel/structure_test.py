@@ -109,7 +109,7 @@ def test_version_py() -> None:
     assert text.replace(VERSION, "2.8.1").rstrip() == upstream_text.rstrip() + ours
 
 
-def test_metadata() -> None:
+def test_metadata_is_upstreams_plus_ours() -> None:
     our, theirs = metadata(wheel, DIST_INFO), metadata(upstream, UPSTREAM_DIST_INFO)
     assert our["Name"] == "torch_xla"
     assert our["Version"] == VERSION
@@ -124,7 +124,7 @@ def test_metadata() -> None:
     assert wheel.read(f"{DIST_INFO}/METADATA").decode().split("\n\n", 1)[1] == readme
 
 
-def test_licenses() -> None:
+def test_licenses_of_all_parts() -> None:
     listed = metadata(wheel, DIST_INFO).get_all("License-File")
     licenses = {name: wheel.read(f"{DIST_INFO}/licenses/{name}") for name in listed}
     (upstream_license,) = (
@@ -221,7 +221,7 @@ def test_no_path_of_the_build_is_in_our_libraries(ours: list[Path]) -> None:
             assert (library.name, part, content.find(part.encode())) == (library.name, part, -1)
 
 
-def test_modes() -> None:
+def test_file_modes() -> None:
     for info in wheel.infolist():
         mode = info.external_attr >> 16
         assert (info.filename, oct(mode & 0o170000)) == (info.filename, oct(0o100000))

@@ -402,7 +402,7 @@ def _clear_pending_irs(device: str, /) -> None:
 # The plug-in and other processes.
 
 def _xla_load_pjrt_plugin(path: str) -> tuple[int, int]:
-    """Load the PJRT plug-in behind the bridge; return its API version, (major, minor)."""
+    """Load the PJRT plug-in behind the shim; return its API version, (major, minor)."""
 
 def _xla_set_compile_options(fields: bytes) -> None:
     """Add fields of CompileOptionsProto to the programs that this thread compiles."""

@@ -1,8 +1,8 @@
-"""accelerate's data loader for XLA, without the thread that reads batches ahead.
+"""accelerate's data loader for XLA, without a thread that reads batches ahead.
 
-accelerate asks the loader whether its batch is the last one, and then steps the optimizer however
-many gradients are accumulated. With torch_xla's MpDeviceLoader a thread reads up to eight batches
-ahead, and so the loader says it of the batches before the last, too.
+accelerate asks the loader whether its batch is the last one; if so, it steps the optimizer however
+many gradients are accumulated. A thread of torch_xla's MpDeviceLoader reads up to eight batches
+ahead, so that the answer would be yes for several earlier batches, too.
 """
 
 from __future__ import annotations

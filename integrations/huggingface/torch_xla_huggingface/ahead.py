@@ -1,8 +1,8 @@
 """The forward pass of the next token, started before transformers' loop has chosen that token.
 
 The loop chooses on the host, from logits that it waits for; meanwhile the device would be idle. A
-greedy loop nearly always takes the likeliest token, which the device knows. If it does not, the
-pass is run again with the right token, and writes the same positions of the cache again.
+greedy loop nearly always takes the likeliest token, which the device has computed. Otherwise the
+pass runs again with the right token, and overwrites the same positions of the cache.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Mapping
 
 import torch
 
-_FREE_MISSES = 2  # before hits have to make up for them
+_FREE_MISSES = 2  # misses that are allowed without any hits
 _HITS_OF_A_MISS = 4
 
 
 @dataclasses.dataclass
 class Pass:
-    """One that was started.
+    """A forward pass that was started.
 
     Attributes:
-        inputs: of the model by name: input_ids on the device, the others on the host.
-        options: its arguments that are no tensors.
+        inputs: the model's, by name: input_ids on the device, the others on the host.
+        options: its arguments that are not tensors.
         results: its logits, their likeliest tokens and the tokens after them, on the device.
     """
 
@@ -32,15 +32,15 @@ class Pass:
 
 
 class Ahead:
-    """State of one greedy call of `generate` that runs no foreign code.
+    """The state of one greedy call of `generate` that runs no foreign code.
 
     Args:
-        last: positions that the text can have at most.
+        last: the greatest number of positions of the text.
         keeps_logits: whether `generate` returns them.
 
     Attributes:
-        hits, misses: passes that were needed, and those that were not.
-        started: the one that has neither been taken nor dropped.
+        hits, misses: the numbers of passes that were needed and that were not.
+        started: the pass that has neither been taken nor dropped.
     """
 
     def __init__(self, last: int, *, keeps_logits: bool) -> None:
@@ -50,7 +50,7 @@ class Ahead:
         self.started: Pass | None = None
 
     def has_checked(self, step: object) -> bool:
-        """Return whether that step has run in this call, so that its inputs are unchanged."""
+        """Return whether this step has run in this call, so that its inputs are unchanged."""
         known = step in self._checked
         self._checked.add(step)
         return known
@@ -59,7 +59,7 @@ class Ahead:
         """Return whether the pass of the token at `position` is likely to be needed.
 
         Args:
-            size: positions of the cache.
+            size: the number of positions of the cache.
         """
         likely = self.misses <= _FREE_MISSES + self.hits // _HITS_OF_A_MISS
         return likely and position < min(self._last - 1, size)
@@ -70,12 +70,13 @@ class Ahead:
         options: Mapping[str, object],
         repeated: torch.Tensor,
     ) -> tuple[torch.Tensor, ...] | None:
-        """Return the results of the pass that was started, if it was the one that is wanted now.
+        """Return the results of the started pass, if it is the requested one.
 
         Args:
-            tensors: the inputs that are wanted, on the host.
-            options: those that are no tensors.
-            repeated: [batch], on the host: set for sequences whose token is another than expected.
+            tensors: the requested inputs, on the host.
+            options: those that are not tensors.
+            repeated: [batch], on the host: filled with the tokens of sequences that differ from the
+                expected ones.
         """
         started, self.started = self.started, None
         if started is None:
@@ -88,7 +89,7 @@ class Ahead:
             self.hits += 1
             return started.results
         self.misses += 1
-        if alike:  # a sequence that has ended gets the same token again and again
+        if alike:  # an ended sequence gets the same token repeatedly
             other = differ["input_ids"][:, 0]
             repeated[other] = tensors["input_ids"][other, 0]
         return None
@@ -97,7 +98,7 @@ class Ahead:
 def next_inputs(
     tensors: Mapping[str, torch.Tensor], tokens: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Return the inputs of the pass after the one with `tensors`, for these tokens."""
+    """Return the inputs, with these tokens, of the pass after the one with `tensors`."""
     following = {
         "input_ids": lambda _: tokens,
         "position_ids": lambda value: value + 1,

@@ -1,4 +1,4 @@
-"""Keys and values of fixed shapes, as transformers' models and its generation loop use them."""
+"""Caches of keys and values with fixed shapes, for transformers' models and generation loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SMALLEST = 64
 def bucket(length: int, limit: int | None = None) -> int:
     """Return the smallest of 64, 96, 128, 192, 256, 384, … that is not below `length`.
 
-    Not above `limit`, of the positions that a model knows, unless `length` is.
+    The result is at most `limit`, the positions that a model supports, unless `length` is greater.
     """
     size = _SMALLEST
     while size < length:
@@ -32,9 +32,9 @@ class GenerationCache(Cache):
     `model.generate` returns it as `past_key_values`, and takes it back to go on.
 
     Attributes:
-        limit: of positions that the model knows, for `bucket`.
-        size: positions that the tensors have.
-        length: positions that are filled.
+        limit: the positions that the model supports, for `bucket`.
+        size: the tensors' positions.
+        length: the filled positions.
         layers: for each layer its keys and values, [batch, heads, size, head_dim]; empty at first.
         mask: [batch, size], whether a position is attended; None for models without a mask.
         host_mask: the part of the mask that is known on the host, [batch, length].
@@ -44,7 +44,7 @@ class GenerationCache(Cache):
             repeat, or -1.
     """
 
-    # The loop would make a mask [batch, 1, queries, size] on the host for each step.
+    # Otherwise the loop would make a mask [batch, 1, queries, size] on the host for each step.
     is_compileable = False
 
     def __init__(self, length: int, limit: int | None) -> None:
@@ -93,7 +93,7 @@ class GenerationCache(Cache):
 
 
 class _StepLayer:
-    """A layer of a StepCache, to which it has no reference: a cycle would keep tensors alive."""
+    """A layer of a StepCache, without a reference to it: a cycle would keep tensors alive."""
 
     is_compileable, is_sliding = True, False
 
@@ -119,11 +119,11 @@ class _StepLayer:
 
 
 class StepCache(Cache):
-    """The cache that a model sees in one step. Layers are written in place, or made by the first.
+    """The cache of one step. The first step creates the layers; later ones write in place.
 
     Args:
-        layers: of a GenerationCache.
-        size: positions that layers have.
+        layers: those of a GenerationCache.
+        size: the layers' positions.
         positions: [queries], the positions of the step's tokens. In the first step, they are 0, 1,
             ….
     """
@@ -161,7 +161,7 @@ class StepCache(Cache):
 
     @property
     def is_sliding(self) -> list[bool]:
-        """No layer forgets: a window is a mask."""
+        """False for each layer: no layer drops tokens; a window is a mask."""
         return [False] * len(self.layers)
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
-"""Logits that stay on the device until something but their largest value is asked for.
+"""Logits that stay on the device until something other than their argmax is needed.
 
-A greedy loop without processors asks each token's logits for `argmax` only, which the device knows.
-Copying, converting and searching them takes the host longer than a step takes the device.
+A greedy loop without processors only calls `argmax` on each token's logits, which the device has
+computed. Copying, converting and searching them on the host takes longer than a step on the device.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 _aten = torch.ops.aten
-# Methods that read memory, or an object of the host, without an operator.
+# Methods that read memory or return a host object without an operator.
 _READS = {
     *("__array__", "__deepcopy__", "__reduce_ex__"),
     *("data_ptr", "numpy", "tolist", "untyped_storage"),
@@ -23,12 +23,12 @@ _READS = {
 
 @dataclasses.dataclass
 class _Values:
-    """Values that several views share.
+    """Logits that several views share.
 
     Attributes:
         best: [batch], the largest value's place, on the device.
         copy: copies the values from the device.
-        host: the values, once they are there.
+        host: the values, once they are copied.
     """
 
     best: torch.Tensor
@@ -39,8 +39,8 @@ class _Values:
 class DeviceLogits(torch.Tensor):
     """A tensor of the host, [batch, 1, vocabulary], or its last row, [batch, vocabulary].
 
-    Slices of all, the row, copies in float32 and the argmax along the vocabulary are answered
-    without a copy to the host; for all else the values are copied there, once.
+    Full slices, the last row, copies in float32 and the argmax along the vocabulary need no copy to
+    the host. All other operations copy the values there, once.
 
     Args:
         logits: [batch, 1, vocabulary], on the device. Nothing writes to them.
@@ -75,7 +75,7 @@ class DeviceLogits(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in _READS:
             return func(*_with_values(args), **_with_values(kwargs or {}))
-        with torch._C.DisableTorchFunctionSubclass():  # results have classes of their own
+        with torch._C.DisableTorchFunctionSubclass():  # results have their own classes
             return func(*args, **kwargs or {})
 
     @classmethod

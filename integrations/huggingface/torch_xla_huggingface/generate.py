@@ -1,8 +1,8 @@
 """``model.generate`` of transformers for a model on an XLA device.
 
 transformers' loop makes tensors that grow with each token; on an XLA device each length is another
-program. Here the loop runs as it is, but on the host, as transformers allows: its inputs are there,
-and only the model's forward pass is on the device. It is a captured step of a few shapes:
+program. Here the loop runs unchanged, but on the host: its inputs are moved there, and only the
+model's forward pass is on the device. The pass is a captured step of a few shapes:
 
 - keys and values have room for the whole text, and are written in place (cache.py);
 - a prompt is padded on the right, to one of a few lengths; later tokens overwrite the padding;
@@ -47,9 +47,9 @@ from torch_xla_huggingface.device_logits import DeviceLogits
 
 _log = logging.getLogger("torch_xla_ext.generate")
 _FIRST, _LAST = (4, 55), (4, 57)  # versions of transformers
-_MAX_STEPS = 64  # of a model that are kept: one for each batch size and length
+_MAX_STEPS = 64  # steps kept for a model: one for each batch size and length
 _CACHES = {None, "dynamic", "static", "hybrid", "sliding_window"}
-# Options of generate, with the values that need no more of the model than its logits and cache.
+# Options of generate, with the values for which the model's logits and cache suffice.
 _SERVED: dict[str, tuple[object, ...]] = {
     "assistant_early_exit": (None,),
     "constraints": (None,),
@@ -71,9 +71,9 @@ _NOT_SERVED_ARGUMENTS = (
     *("assistant_model", "custom_generate", "negative_prompt_ids", "synced_gpus"),
     "negative_prompt_attention_mask",
 )
-# The caller's own code that the loop calls.
+# Arguments with the caller's code, which the loop calls.
 _CALLED = ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "streamer")
-# Inputs of a model that a prompt can be padded with: [batch, tokens].
+# Inputs of a model that can be padded with a prompt: [batch, tokens].
 _OF_TOKENS = ("input_ids", "position_ids", "token_type_ids")
 _INPUTS = {*_OF_TOKENS, "attention_mask", "past_key_values", "tokenizer", "logits_to_keep"}
 
@@ -103,7 +103,7 @@ def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         return _generate(functools.partial(original, self), self, arguments)
 
-    # The loop's tensors are to be on the host.
+    # The loop's tensors must be on the host.
     warnings.filterwarnings(
         "ignore", r"(?s)You are calling \.generate\(\) with the `input_ids`.* is on xla\."
     )
@@ -122,14 +122,14 @@ def _is_known_version() -> bool:
 
 
 def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
-    """Return why the call is not served here."""
+    """Return why this module cannot serve the call, or None."""
     if not _is_known_version():
         return "transformers is not one of 4.55 to 4.57"
     if runtime.is_spmd():
         return "its tensors may be sharded"
     if model.config.is_encoder_decoder:
         return "it has an encoder"
-    if not (getattr(model, "_can_compile_fullgraph", False) or _is_mixture(model)):
+    if not (getattr(model, "_can_compile_fullgraph", False) or _is_moe(model)):
         return "transformers does not give it a static cache"
     if len({parameter.device for parameter in model.parameters()}) > 1:
         return "its parameters are on several devices"
@@ -164,13 +164,13 @@ def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
     return None
 
 
-def _is_mixture(model: Any) -> bool:
-    """Return whether nothing but its mixtures of experts keeps transformers from a static cache."""
+def _is_moe(model: Any) -> bool:
+    """Return whether nothing but its MoE layers keeps transformers from a static cache."""
     return moe.are_in(model) and model._supports_default_dynamic_cache()
 
 
 def _configs(model: Any, given: Any) -> tuple[Any, ...]:
-    """Return configurations whose unset values are the model's, as transformers makes them."""
+    """Return the configurations in which transformers looks up an option, in order."""
     return (given,) if given is model.generation_config else (given, model.generation_config)
 
 
@@ -226,13 +226,13 @@ def _is_greedy(model: Any, arguments: dict[str, Any]) -> bool:
 
 
 def _hooks(model: Any) -> list[Any]:
-    """Return the model's own hooks, which run between two tokens besides its class's code."""
+    """Return the model's hooks, and its own override of a method, which run between two tokens."""
     hooks = [*model._forward_pre_hooks.values(), *model._forward_hooks.values()]
     return [*hooks, vars(model).get("prepare_inputs_for_generation")]
 
 
 def _is_foreign(value: Any) -> bool:
-    """Return whether code may change the model between two tokens: it is not the library's."""
+    """Return whether code is not the library's, and may change the model between two tokens."""
     values = value if isinstance(value, (list, tuple)) else [value]
     modules = [type(item).__module__ for item in values if item is not None]
     return any(module.partition(".")[0] != "transformers" for module in modules)
@@ -259,7 +259,7 @@ class _Forward:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Make this the model's forward() in this thread, for one call at a time."""
+        """Install this as the model's forward() in this thread, for one call at a time."""
         with self._running:
             model, thread = self._model(), threading.get_ident()
             original = model.forward
@@ -269,7 +269,7 @@ class _Forward:
                 mine = isinstance(kwargs.get("past_key_values"), GenerationCache)
                 if threading.get_ident() != thread or not mine:
                     return original(*args, **kwargs)
-                # Views of tensors from outside fail in inference mode.
+                # In inference mode, views of tensors from outside it fail.
                 with _attribute(model, before), torch.inference_mode(False), torch.no_grad():
                     return self._run(model, *args, **kwargs)
 
@@ -341,7 +341,7 @@ class _Forward:
     def _keep_mask(
         self, model: Any, cache: GenerationCache, mask: torch.Tensor, first: int
     ) -> None:
-        """Keep the mask of earlier positions, unless it is on the device already."""
+        """Store the mask of earlier positions, unless it is on the device already."""
         known = cache.host_mask
         if cache.layers and (known is None or not torch.equal(known, mask[:, :first])):
             more = cache.size - first
@@ -360,7 +360,8 @@ class _Forward:
         shapes = [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
         key = (*shapes, cache.size, not cache.layers)
         if key not in self._steps:
-            # A trace takes the time of a hundred tokens; `step` below depends on nothing else.
+            # A trace takes the time of a hundred tokens, and `step` below depends on nothing else,
+            # so it is not verified.
             self._steps[key] = torch_xla_ext.capture(step, verify=2, as_compiling=True)
             while len(self._steps) > _MAX_STEPS:
                 self._steps.popitem(last=False)
@@ -392,9 +393,9 @@ def step(
     """Run a model for some tokens.
 
     Args:
-        tensors: the model's inputs by name; besides, `columns`, the attention mask of the tokens,
-            `last`, the position among the tokens whose logits are needed, `beams`, the sequence
-            that each sequence continues, and `repeated`, the next token of each, or -1.
+        tensors: the model's inputs by name, and `columns`, the attention mask of the tokens;
+            `last`, the position among the tokens whose logits are needed; `beams`, the sequence
+            that each sequence continues; `repeated`, each sequence's next token, or -1.
         options: the model's other arguments.
         layers: of a GenerationCache, which is written in place; empty before the first tokens.
         mask: of a GenerationCache, which is written in place.
@@ -431,7 +432,7 @@ def _repeat_last(tensor: torch.Tensor, times: int) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _attribute(model: Any, forward: Callable[..., Any] | None) -> Iterator[None]:
-    """Set the model's own attribute `forward` instead of its class's."""
+    """Set the attribute `forward` of the model itself, which hides its class's."""
     before = model.__dict__.get("forward")
     _set(model, forward)
     try:

@@ -1,8 +1,8 @@
-"""A block's tokens are sorted by their experts, and each expert computes its own.
+"""Sort an MoE block's tokens by their experts, and compute each expert's own.
 
-The loop over the experts runs, but computes nothing: what an expert does with its rows is recorded.
-When the results are needed, it is computed once, for all experts, on the sorted rows; products with
-an expert's weights become one product of groups, `torch_xla_ext.ops.grouped_linear`.
+The loop over the experts runs, but computes nothing: an expert's operations on its rows are
+recorded. When the results are needed, they are computed once, for all experts, on the sorted rows;
+products with an expert's weights become one product of groups, `torch_xla_ext.ops.grouped_linear`.
 
 Only operations are recorded that compute each row by itself, and all experts have to do the same.
 """
@@ -18,8 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch_xla_ext import ops
 from torch_xla_huggingface.stand_ins import Experts, Index, Rows, Unknown
 
-# What computes elements of rows by themselves, by the names of PyTorch's functions, without
-# underscores around them.
+# Elementwise functions, by PyTorch's names without underscores around them.
 _ELEMENTWISE = {
     *("abs", "add", "clamp", "clamp_max", "clamp_min", "div", "dropout", "elu", "exp"),
     *("float", "gelu", "hardswish", "hardtanh", "leaky_relu", "maximum", "minimum"),
@@ -31,7 +30,7 @@ _PRODUCTS = {"linear", "matmul", "mm"}
 
 
 class FewRows(Exception):  # noqa: N818
-    """There are fewer rows than experts, whose weights would all be copied."""
+    """There are fewer rows than experts, so that stacking all experts' weights does not pay."""
 
 
 def _name(function: Callable) -> str:
@@ -39,7 +38,7 @@ def _name(function: Callable) -> str:
 
 
 class _Mask:
-    """A router's choices in one-hot form, with the experts first; what a block does with them.
+    """A router's choices in one-hot form, with the experts first, and operations on them.
 
     Attributes:
         kinds: what the other dimensions are.
@@ -67,7 +66,7 @@ class _Mask:
 
 
 class _Hits(Index):
-    """How many tokens each expert has: what is compared, and whose positive elements are found."""
+    """The number of tokens of each expert, in which a block searches for positive elements."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -105,7 +104,7 @@ _ExpertMask.known = {torch.where: _ExpertMask.where}
 
 
 class _Rows(Rows):
-    """The tokens of an expert, or as which of their choices they have it."""
+    """The indices of an expert's tokens, or of these tokens' choices."""
 
     def __init__(self, routing: _Routing, expert: int, kind: str) -> None:
         self.routing = routing
@@ -156,7 +155,7 @@ def _of_experts(rows: _SortedRows, tensor: Tensor) -> Tensor:
 
 
 def _inserted(_: _SortedRows, rows: Tensor, places: tuple) -> Tensor:
-    """Insert dimensions; one in front of the rows is for the reshape that follows."""
+    """Insert dimensions; one before the rows is undone by a later reshape."""
     return rows[places[1:] if places[0] is None else places]
 
 
@@ -264,7 +263,7 @@ _OF_ROWS = {_tokens, _of_choices, _of_experts, _inserted, _reshaped, _unsqueezed
 
 
 class _Routing:
-    """A router's choices, and what the experts have added so far to a block's result.
+    """A router's choices, and the experts' contributions to a block's result so far.
 
     Attributes:
         choices: [num_tokens, top_k], the experts.
@@ -291,7 +290,7 @@ class _Routing:
         return tensor is not None and tensor is self._result
 
     def finish(self) -> None:
-        """Compute what the experts add, and add it."""
+        """Compute the experts' contributions, and add them to the result."""
         result, added = self._result, self._added
         self._result, self._added = None, []
         if not added:
@@ -305,11 +304,11 @@ class _Routing:
 
 
 class _SortedRows:
-    """Computes records of experts on the rows of all of them.
+    """Evaluates the experts' recorded operations on the sorted rows of all experts.
 
     Attributes:
         choices: [num_tokens, top_k], the experts.
-        order: int32 [num_rows], which choices the rows are of.
+        order: int32 [num_rows], the choice of each row.
     """
 
     def __init__(self, choices: Tensor, num_experts: int) -> None:
@@ -317,7 +316,7 @@ class _SortedRows:
         self.top_k = choices.shape[1]
         flat = choices.flatten().int()
         self.order, self._position, self._ranges = ops.group_rows(flat, num_experts)
-        # Rows of no group, behind the others, have the last one's.
+        # Rows without a group, which come last, get the last group's values.
         self._groups = flat.index_select(0, self.order).clamp(0, num_experts - 1)
         self._known: dict[int, tuple[list[_Value], Tensor]] = {}
 
@@ -332,7 +331,7 @@ class _SortedRows:
         return ops.gather_rows(tensor, index, self._position)
 
     def _evaluate(self, values: list[_Value]) -> Tensor:
-        """Compute what all experts have recorded alike, [num_rows, ...]."""
+        """Evaluate one recorded operation for all experts, [num_rows, ...]."""
         first = values[0]
         known = self._known.get(id(first))
         if known is None:
@@ -381,7 +380,7 @@ class _SortedRows:
         return first if column.is_shared() else self._of_rows(column)
 
     def _of_rows(self, column: _Column) -> Tensor:
-        """Return each row's values of its expert."""
+        """Return, for each row, the value of its expert."""
         return ops.rows_of_groups(column.stack(1), self._groups, self._ranges)
 
     def _multiply(
@@ -401,7 +400,7 @@ class _SortedRows:
 
 
 class _Column:
-    """An argument of an operation, for each expert."""
+    """An argument of an operation, with one value for each expert."""
 
     def __init__(self, items: Iterable[object]) -> None:
         self.items = list(items)
@@ -410,7 +409,7 @@ class _Column:
         return all(item is self.items[0] for item in self.items)
 
     def shared(self) -> object:
-        """Return what all experts have alike."""
+        """Return the value if it is equal for all experts."""
         first = self.items[0]
         if not self.is_shared():
             kinds = {type(item) for item in self.items}
@@ -425,7 +424,7 @@ class _Column:
 
 
 class GroupedExperts(TorchFunctionMode):
-    """A mode in which a block's experts compute their own tokens. It ends with the block."""
+    """A dispatch mode for one block, in which each expert computes its own tokens."""
 
     def __init__(self) -> None:
         self._routing: _Routing | None = None

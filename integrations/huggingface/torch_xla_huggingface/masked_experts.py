@@ -1,6 +1,6 @@
-"""Every expert of a block computes all tokens.
+"""Let every expert of an MoE block compute all tokens.
 
-The tokens that it was not chosen for are zeros, and are left out of the sum.
+Tokens that did not choose the expert are zeros, and are left out of the sum.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch_xla_huggingface.stand_ins import Expert, Experts, Rows, Unknown
 
 
 class _Chosen:
-    """The elements of a mask of tokens and choices that are set: one expert's.
+    """The set elements of one expert's mask of tokens and choices.
 
-    Of each token at most one is, as of the mask that is made of a router's choices.
+    For each token at most one is set, as in a mask made from a router's choices.
 
     Attributes:
-        tokens: the mask's dimension of the tokens; None until something says which it is.
+        tokens: the mask's dimension of the tokens; None until it is known.
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -55,7 +55,7 @@ class _Rows(Rows):
 
 
 def _taken(tensor: Tensor, index: object) -> Tensor:
-    """Return ``tensor[index]`` of all tokens, with zeros for tokens that are not chosen."""
+    """Return ``tensor[index]`` for all tokens, with zeros for tokens that are not chosen."""
     items = list(index) if isinstance(index, tuple) else [index]
     if len(items) == 1 and isinstance(items[0], Expert):
         number = operator.index(items[0])
@@ -86,14 +86,14 @@ def _added(tensor: Tensor, dim: int, index: _Rows, source: Tensor) -> Tensor:
 
 
 class _Number(Expert):
-    """The number of an expert, for which a tensor of all of them has an index."""
+    """The index of an expert, which indexes tensors of all experts."""
 
 
 _Rows.known = _Number.known = {Tensor.__getitem__: _taken, Tensor.index_add_: _added}
 
 
 class MaskedExperts(TorchFunctionMode):
-    """A mode in which indices of an XLA tensor's elements are not read."""
+    """A dispatch mode in which indices of XLA tensors' elements are not read on the host."""
 
     def __torch_function__(
         self,

@@ -1,4 +1,4 @@
-"""Mixtures of experts of transformers, without reading which experts have tokens.
+"""MoE layers of transformers, without reading which experts have tokens.
 
 A block loops over its experts. ``torch.where(mask)`` finds an expert's tokens, whose number the
 device alone knows; the expert computes these rows, and `index_add_` adds the results times the
@@ -25,20 +25,20 @@ from torch_xla_huggingface.grouped_experts import FewRows, GroupedExperts
 from torch_xla_huggingface.masked_experts import MaskedExperts
 from torch_xla_huggingface.stand_ins import Unknown
 
-_log = logging.getLogger("torch_xla_ext.mixtures")
-# What a function calls that adds the rows of one expert after another.
+_log = logging.getLogger("torch_xla_ext.moe")
+# Names that a function calls if it adds the rows of one expert after another.
 _CALLED = {"where", "one_hot", "index_add_"}
-_MARK = "_torch_xla_ext_mixture"
+_MARK = "_torch_xla_ext_moe"
 
-# Functions whose experts are not alike, or compute rows together; and those that use the indices
-# for more than is known.
+# Functions whose experts differ from each other or mix rows; and functions that use the indices in
+# an unknown way.
 _masked: set[FunctionType] = set()
 _slow: set[FunctionType] = set()
 
 
 def _lazily(function: FunctionType, args: tuple, kwargs: dict[str, object]) -> object:
-    """Call a block's function without reads."""
-    # Of several devices, each may have tokens of its own, and grouped rows are of all of them.
+    """Call a block's function without reading indices on the host."""
+    # Each of several devices may have its own tokens, but grouped rows are of all devices.
     if function not in _masked and not torch_xla.runtime.is_spmd():
         try:
             with GroupedExperts() as mode:
@@ -72,7 +72,7 @@ eval_frame.set_code_exec_strategy(_lazily.__code__, eval_frame._FrameExecStrateg
 
 
 def without_reads(function: FunctionType) -> FunctionType:
-    """Return a function without reads in place of a block's that loops over experts.
+    """Replace a block's function that loops over experts by one without reads.
 
     Other functions stay as they are.
     """
@@ -80,14 +80,14 @@ def without_reads(function: FunctionType) -> FunctionType:
         return function
 
     @functools.wraps(function)
-    def mixture(*args: object, **kwargs: object) -> object:
+    def replacement(*args: object, **kwargs: object) -> object:
         given = [*args, *kwargs.values()]
         if any(isinstance(x, Tensor) and x.device.type == "xla" for x in given):
             return _lazily(function, args, kwargs)
         return function(*args, **kwargs)
 
-    setattr(mixture, _MARK, True)
-    return mixture
+    setattr(replacement, _MARK, True)
+    return replacement
 
 
 def are_in(model: nn.Module) -> bool:

@@ -1,6 +1,6 @@
 """Find tensors of a state dict that share memory, for the libraries that save safetensors.
 
-They compare addresses of storages. Those of XLA tensors have none, and PyTorch raises
+They compare addresses of storages. Storages of XLA tensors have none, and PyTorch raises
 `RuntimeError: Attempted to access the data pointer on an invalid python storage`. But tensors that
 share memory have the same storage, as on the CPU.
 """
@@ -14,9 +14,9 @@ import torch
 
 
 def with_host_tensors(original: Callable[..., object]) -> Callable[..., object]:
-    """Return a function of a state dict that returns names: it looks at tensors of the host.
+    """Make a function that returns names of a state dict look at host tensors instead.
 
-    safetensors.torch has two of them, and huggingface_hub copies.
+    safetensors.torch has two such functions, and huggingface_hub has copies.
     """
 
     @functools.wraps(original)
@@ -29,20 +29,20 @@ def with_host_tensors(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def _stand_in(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
-    """Return the part of a host storage, never accessed, that stands for the tensor's memory."""
+    """Return a part of a host storage, never accessed, that represents the tensor's memory."""
     if not isinstance(tensor, torch.Tensor) or tensor.device.type != "xla":
         return tensor
     storage = tensor.untyped_storage()
     if storage._cdata not in storages:
         storages[storage._cdata] = torch.UntypedStorage(storage.nbytes())
     host = torch.empty(0, dtype=tensor.dtype).set_(storages[storage._cdata])
-    # storage_offset() of a view is 0. Elements of an expanded tensor are more than the storage's.
+    # A view's storage_offset() is 0, and an expanded tensor has more elements than its storage.
     start = tensor.data_ptr() // tensor.element_size()
     return host[start : start + tensor.numel()]
 
 
 def id_tensor_storage(original: Callable[..., object]) -> Callable[..., object]:
-    """Replace accelerate's key of a tensor's memory."""
+    """Replace accelerate's function that returns the key of a tensor's memory."""
 
     @functools.wraps(original)
     def id_tensor_storage(tensor: torch.Tensor) -> tuple[torch.device, int, int]:

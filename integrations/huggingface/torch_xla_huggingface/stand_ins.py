@@ -1,4 +1,4 @@
-"""Stand-ins that a block of experts gets for indices that the device alone knows."""
+"""Stand-ins for indices that only the device knows, which an MoE block gets."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import ClassVar, NoReturn
 
 
 class Unknown(Exception):  # noqa: N818
-    """Something is done with the rows of an expert that is not done here."""
+    """The block uses an expert's rows in a way that this package does not support."""
 
 
 class Index:
-    """A stand-in for an index, which PyTorch asks for the results of operations.
+    """A stand-in for an index; PyTorch calls it for the results of operations.
 
     Attributes:
-        known: the functions that compute them, by PyTorch's function.
+        known: functions that compute the results, by PyTorch's function.
     """
 
     known: ClassVar[dict[Callable, Callable]] = {}
@@ -37,7 +37,7 @@ class Index:
 
 
 class Expert(Index):
-    """The number of an expert: what is to be a tensor of one element."""
+    """The index of an expert, in place of a tensor of one element."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -83,7 +83,7 @@ class Count:
 
 
 class Rows(Index):
-    """The indices of chosen elements in one dimension, which are not read."""
+    """The indices, in one dimension, of chosen elements, which are never read."""
 
     shape = (Count(),)
 

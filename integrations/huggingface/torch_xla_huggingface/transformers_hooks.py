@@ -1,7 +1,7 @@
 """Functions of transformers that are replaced without importing more of it.
 
-transformers may be imported before torch_xla, and torch_xla in the middle of that: accelerate does
-so.
+transformers may be imported before torch_xla, and while that happens accelerate may import
+torch_xla.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def generate(original: Callable[..., object]) -> Callable[..., object]:
     def own() -> Callable[..., object]:
         try:
             from torch_xla_huggingface import generate
-        except ImportError:  # a transformers without what our module imports
+        except ImportError:  # this transformers lacks what our module imports
             return original
         return generate.replacement(original)
 
@@ -31,7 +31,7 @@ def generate(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def use_gqa_in_sdpa(original: Callable[..., bool]) -> Callable[..., bool]:
-    """Give attention the heads of keys as they are, where transformers repeats them for CUDA."""
+    """Pass kv heads to attention as they are, where transformers would repeat them."""
 
     @functools.wraps(original)
     def use_gqa_in_sdpa(attention_mask: torch.Tensor | None, key: torch.Tensor) -> bool:

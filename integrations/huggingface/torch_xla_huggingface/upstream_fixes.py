@@ -1,7 +1,7 @@
 """The functions of Hugging Face's libraries that are replaced, for models on XLA devices.
 
-torch_xla_ext_startup.install applies the rows when the libraries are imported. This module is a
-part of `import torch_xla`: it imports none of them.
+torch_xla_ext_startup.install applies the rows when the libraries are imported. `import torch_xla`
+imports this module, so it imports none of the libraries.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ FIXES = (
         },
     ),
     Fix(
-        "mixtures",
+        "moe",
         versions="transformers 4.55 to 4.57",
-        reason="a mixture of experts reads on the host which experts have tokens",
+        reason="an MoE layer reads on the host which experts have tokens",
         test="tests/integrations/huggingface/moe_test.py",
         replaces={"transformers.models.*.modeling_*:*": "torch_xla_huggingface.moe:without_reads"},
     ),

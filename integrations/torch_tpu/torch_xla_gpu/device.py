@@ -16,7 +16,7 @@ from xla_kernels.plugin import discovery
 
 # PyTorch's name of the device.
 TYPE = "tpu"
-# XLA:CPU's minima and maxima leave out NaN otherwise, which PyTorch's are.
+# Otherwise XLA:CPU's minima and maxima ignore NaN, which PyTorch's propagate.
 _EXACT_MINIMA_FLAG = "--xla_cpu_enable_fast_min_max"
 
 
@@ -27,7 +27,7 @@ class Device(NamedTuple):
         platform: XLA's: "CUDA" or "Host".
         plugin: the path of the plugin.
         package: where the plugin comes from.
-        remarks: what else was found, by name: the driver and the libraries of CUDA.
+        remarks: other findings by name: the driver and the libraries of CUDA.
     """
 
     platform: str
@@ -53,21 +53,20 @@ def current() -> Device:
 
 
 def bring_up() -> Device:
-    """Make the client, and register the device with PyTorch. Does so once.
+    """Make the client, and register the device with PyTorch, at the first call.
 
     Environment:
-        PJRT_DEVICE: CPU or CUDA; by default CUDA where there is a plugin or a driver for it.
+        PJRT_DEVICE: CPU or CUDA; by default CUDA if there is a plugin or a driver for it.
         TORCH_XLA_EXT_PJRT_PLUGIN: the path of the plugin, in place of an installed package's.
 
     Raises:
         PluginError: there is no client; CudaRuntimeError: something of CUDA is missing.
-        ValueError: PJRT_DEVICE is another device.
+        ValueError: PJRT_DEVICE is neither CPU nor CUDA.
     """
     global _device
     with _lock:
         if _device is None:
-            # PyTorch loads torch-tpu when it is imported, and that ends the process without a
-            # library of this name.
+            # PyTorch imports torch-tpu, which ends the process if it finds no library of this name.
             os.environ["TPU_LIBRARY_PATH"] = str(front.PATH)
             found = find()
             front.load(found.plugin)
@@ -132,7 +131,7 @@ def _options(found: Device) -> dict[str, object]:
         # The plugin's own number is 4; torch-tpu uses one in a process.
         return {"cpu_device_count": 1}
     options = client_create_options(os.environ)
-    # torch-tpu uses one device in a process, and no other may take part of its memory.
+    # torch-tpu uses one device in a process, so others must not take part of its memory.
     return {"visible_devices": [0], "preallocate": False, **options}
 
 
@@ -149,7 +148,7 @@ def _load_front_end() -> None:
 def _install_fixes(found: Device) -> None:
     from torch_xla_gpu.upstream_fixes import attention, checks, compiled, on_cpu
 
-    with warnings.catch_warnings():  # of kernels that take the place of torch-tpu's
+    with warnings.catch_warnings():  # warnings about kernels that replace torch-tpu's
         warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
         attention.install(found.platform)
         checks.install()

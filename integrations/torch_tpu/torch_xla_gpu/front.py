@@ -24,7 +24,7 @@ class _Option(ctypes.Structure):
 
 
 class PluginError(RuntimeError):
-    """The plugin cannot be used, or refuses something. The text says what, and the remedy."""
+    """The plugin cannot be used, or a call of it failed. The text has the reason and the remedy."""
 
 
 @functools.cache
@@ -51,12 +51,12 @@ def _raise_if(error: bytes | None) -> None:
 
 
 def load(path: str) -> None:
-    """Load a plugin. Raises PluginError if torch-tpu cannot use it."""
+    """Load a plugin; raise PluginError if torch-tpu cannot use it."""
     _raise_if(_library().TorchXlaGpuLoad(path.encode()))
 
 
 def create_client(options: Mapping[str, object]) -> None:
-    """Make the client that torch-tpu will get. Raises PluginError with the plugin's text."""
+    """Make the client that torch-tpu will get; raise PluginError with the plugin's text."""
     array = (_Option * len(options))(*[_option(name, value) for name, value in options.items()])
     _raise_if(_library().TorchXlaGpuCreateClient(array, ctypes.c_size_t(len(array))))
 
@@ -80,7 +80,7 @@ def _option(name: str, value: object) -> _Option:
 
 
 def register_handler(name: str, platform: str, address: int) -> None:
-    """Register a handler of XLA's FFI under a new name. Raises PluginError if it is refused."""
+    """Register a handler of XLA's FFI under a new name; raise PluginError if that fails."""
     _raise_if(
         _library().TorchXlaGpuRegisterHandler(
             name.encode(), platform.encode(), ctypes.c_void_p(address)
@@ -89,7 +89,7 @@ def register_handler(name: str, platform: str, address: int) -> None:
 
 
 def address_of(handler: str) -> int:
-    """Return the address of a handler of XLA's FFI that the library has."""
+    """Return the address of a handler of XLA's FFI in the library."""
     return ctypes.cast(getattr(_library(), handler), ctypes.c_void_p).value
 
 

@@ -28,8 +28,8 @@ class _Registered(NamedTuple):
     library: ctypes.CDLL
 
 
-# By name, what was registered, the last one last. XLA can replace nothing: programs that are
-# compiled keep the kernel that they have, and later ones call another name.
+# The registrations by name, the last one last. XLA cannot replace a handler: compiled programs keep
+# their kernel, and later ones call another name.
 _kernels: dict[str, list[_Registered]] = {}
 _lock = threading.Lock()
 
@@ -111,13 +111,13 @@ def registered_targets() -> list[Target]:
 
 
 def schema(name: str) -> Schema | None:
-    """Return the schema of the kernel that calls of `name` run; None if there is none."""
+    """Return the schema of the kernel that calls of `name` run; None without one."""
     versions = _kernels.get(name)
     return versions[-1].schema if versions else None
 
 
 def called_name(name: str, text: str) -> str:
-    """Return the name in programs of the last kernel registered as `name` with this schema.
+    """Return the name, in programs, of the last kernel registered as `name` with this schema.
 
     Raises:
         ValueError: there is none.

@@ -15,7 +15,7 @@ class KernelCall(OperatorCall):
     """An operator's calls with tensors of the device."""
 
     def on_device(self, *values: Value) -> Tensors:
-        """Return the results of a kernel that may write to copies of its operands only."""
+        """Return the results of a kernel, which may write only to copies of its operands."""
         checked = self.checked(values, self._num_results)
         copies = {name: custom_call.copy(checked.args[name]) for name in self.in_place.values()}
         return self._returned(self._call(checked._replace(args=checked.args | copies)))
@@ -24,8 +24,8 @@ class KernelCall(OperatorCall):
         """Give each tensor that the kernel writes to its new value."""
         checked = self.checked(values, self._num_results)
         written = [checked.args[name] for name in self.in_place.values()]
-        # The kernel writes into a tensor's buffer; what is part of another tensor has none of its
-        # own, and what another operand reads, too, keeps its old value there.
+        # The kernel writes into a tensor's buffer. A part of another tensor has no buffer of its
+        # own, and a tensor that another operand reads must keep its old value, so these are copied.
         operands = {
             name: _own_buffer(checked.args[name], name in self.in_place.values(), written)
             for name in self.operands

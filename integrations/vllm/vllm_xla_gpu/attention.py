@@ -32,7 +32,7 @@ class XlaGpuAttentionBackend(pallas.PallasAttentionBackend):
 
 
 class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
-    """Writes the step's keys and values into the layer's pages, and attends to them."""
+    """Write the step's keys and values into the layer's pages, and attend to them."""
 
     def __init__(
         self,

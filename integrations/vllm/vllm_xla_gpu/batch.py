@@ -76,7 +76,7 @@ class BatchShape:
 
     @property
     def fields(self) -> list[tuple[int, int]]:
-        """Begin and end of the fields of Batch, in their order."""
+        """Return the begin and end of each field of Batch, in their order."""
         sizes = [
             *[self.num_tokens] * 5,
             *(self.num_seqs * self.pages_per_seq, self.num_seqs),

@@ -21,7 +21,7 @@ _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
 
 def check_config(config: VllmConfig) -> None:
-    """Refuse what would fail later, or be ignored."""
+    """Refuse settings that would fail later, or be ignored."""
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
     devices = parallel.tensor_parallel_size
     refused = {
@@ -121,7 +121,7 @@ def check_config(config: VllmConfig) -> None:
 
 
 def _speculation(config: VllmConfig) -> dict[str, tuple[bool, str]]:
-    """Return what is refused of speculative decoding, as in `check_config`."""
+    """Return the unsupported settings of speculative decoding, as in `check_config`."""
     speculative = config.speculative_config
     if speculative is None:
         return {}
@@ -140,7 +140,7 @@ def _speculation(config: VllmConfig) -> dict[str, tuple[bool, str]]:
 
 
 def _quantization(config: VllmConfig) -> dict[str, tuple[bool, str]]:
-    """Return what is refused of quantized weights, as in `check_config`."""
+    """Return the unsupported settings of quantized weights, as in `check_config`."""
     if config.quant_config is None:
         return {}
     devices = config.parallel_config.tensor_parallel_size
@@ -157,7 +157,7 @@ def _quantization(config: VllmConfig) -> dict[str, tuple[bool, str]]:
 
 
 def _latent_attention(config: VllmConfig, name: str) -> dict[str, tuple[bool, str]]:
-    """Return what is refused of multi-head latent attention, as in `check_config`."""
+    """Return the unsupported settings of multi-head latent attention, as in `check_config`."""
     model = config.model_config
     if not model.use_mla:
         return {}
@@ -181,7 +181,7 @@ def _latent_attention(config: VllmConfig, name: str) -> dict[str, tuple[bool, st
 
 
 def _pooling(config: VllmConfig, name: str) -> dict[str, tuple[bool, str]]:
-    """Return what is refused of a model that does not generate text, as in `check_config`."""
+    """Return the unsupported settings of a model without generated text, as in `check_config`."""
     model, scheduler = config.model_config, config.scheduler_config
     if model.runner_type == "generate":
         return {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Deferred:
-    """Stands for a tensor, which is computed for whoever does not know what it stands for."""
+    """A tensor that is computed only if something other than a layer of this package reads it."""
 
     @functools.cached_property
     def whole(self) -> torch.Tensor:
@@ -194,7 +194,7 @@ def rotation_of(query: object, key: object, value: object) -> Rotation | None:
 
 
 class PendingSum(Deferred):
-    """What a row-parallel layer computes on each device, before its sum over the devices.
+    """A row-parallel layer's results on each device, before their sum over the devices.
 
     What an adapter adds is computed on each device for its own columns, too: there is one sum. A
     norm after it is computed in the same kernel (`ops.all_reduce_rms_norm`).
@@ -207,7 +207,7 @@ class PendingSum(Deferred):
         divided: Sequence[torch.Tensor],
         replicated: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Take what `Devices.summed` takes; `divided` begins with x and the layer's weight."""
+        """Take those arguments of `Devices.summed`; `divided` begins with x and the weight."""
         self._devices, self._product = devices, (function, divided, replicated)
         x, weight, *_ = divided
         self.shape = torch.Size((*x.shape[:-1], weight.shape[0]))

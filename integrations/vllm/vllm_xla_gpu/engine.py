@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from vllm_xla_gpu.steps import StartedStep
 
-# Of several devices a step is shorter than what the host does between the tokens of one and the
+# On several devices a step is shorter than the host's work between the tokens of one step and the
 # start of the next but one.
 _STEPS_IN_FLIGHT, _STEPS_IN_FLIGHT_OF_SEVERAL = 2, 3
 # While sequences generate, a step takes so many tokens, or one prompt, if at most so many wait.
@@ -90,7 +90,7 @@ class LaunchedExecutor(XlaGpuExecutor):
 
 
 class XlaGpuScheduler(AsyncScheduler):
-    """vLLM's scheduler for steps that overlap, with what it lacks for some requests."""
+    """vLLM's scheduler for steps that overlap, extended to drafts, embeddings and penalties."""
 
     _finished_later: frozenset[str] = frozenset()  # of which the worker has not been told
     _added: tuple[Request, ...] = ()  # since the step before

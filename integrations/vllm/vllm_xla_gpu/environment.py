@@ -31,7 +31,7 @@ def installed() -> dict[str, str]:
 
 
 def unserved(found: Mapping[str, str]) -> str | None:
-    """Return what is wrong with the packages of `installed`; None if they are supported."""
+    """Return the problem of the packages of `installed`; None if they are supported."""
     public = {package: version.split("+")[0] for package, version in found.items()}
     if public == {"vllm": VLLM_VERSION}:
         return None

@@ -59,7 +59,7 @@ def linear(
 def _linear_of_blocks(
     x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return the product of `x`, [num_tokens, in_features], as a group's of a mixture."""
+    """Return the product of `x`, [num_tokens, in_features], as that of one group of rows."""
     numbers, scale = ops.quantize_inputs(x, weight_scale.shape[1])
     ranges = torch.tensor([[0, x.shape[0]]], dtype=torch.int32, device=x.device)
     result = ops.scaled_grouped_linear(

@@ -9,7 +9,7 @@ CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3")
 
 
 class UnsupportedError(ValueError):
-    """vllm-xla-gpu cannot do what is asked for; the text says what can be done instead."""
+    """vllm-xla-gpu does not support a request or setting; the text names a remedy."""
 
 
 def padded_head_dim(head_dim: int) -> int:

@@ -147,7 +147,7 @@ class _Writer:
             layer.reset_lora = _at_first_slot(layer.reset_lora)
 
     def _parts(self) -> list[tuple[torch.Tensor, ...]]:
-        """Return a and B of each layer."""
+        """Return A and B of each layer."""
         return [part for layer in self._layers for part in stacks(layer)]
 
     def _write_stacks(self, slot: torch.Tensor, *values: torch.Tensor) -> None:

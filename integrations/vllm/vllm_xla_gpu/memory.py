@@ -18,9 +18,9 @@ logger = init_logger("vllm.xla_gpu")
 
 CPU_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 _CPU_CACHE_GIB = 0.25
-# Of the limit, for what programs keep beside the profiled one, and for gaps between buffers.
+# Share of the limit for memory of programs beside the profiled one, and for gaps between buffers.
 _RESERVE = 0.03
-# Of the limit, for activations where XLA does not tell what they take.
+# Share of the limit for activations, where XLA does not report their size.
 _ACTIVATIONS = 0.1
 
 
@@ -52,7 +52,7 @@ def allocator_info(device: torch.device) -> dict[str, int] | None:
 
 
 def allocator_peak(device: torch.device) -> int:
-    """Return the most bytes that XLA's allocator had in use so far; 0 if it does not tell."""
+    """Return the peak bytes of XLA's allocator; 0 if it does not report them."""
     info = allocator_info(device) or {}
     return info.get("peak_bytes_used") or info.get("bytes_used", 0)
 
@@ -74,7 +74,7 @@ def gpu_memory() -> int:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes of the device: what may be used, and what was at most in use so far."""
+    """Bytes of the device: the limit, and the peak so far."""
 
     device: str
     limit: int

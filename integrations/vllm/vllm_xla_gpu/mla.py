@@ -27,7 +27,7 @@ class XlaGpuMlaBackend(pallas.PallasAttentionBackend):
 
 
 class XlaGpuMla(AttentionImpl):
-    """Writes the step's latent rows into the layer's pages, and attends to them."""
+    """Write the step's latent rows into the layer's pages, and attend to them."""
 
     def __init__(
         self,

@@ -108,7 +108,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         self.num_reqs_paddings = sorted({self._shape(n).num_seqs for n in self.num_tokens_paddings})
         # All that a step's CUDA graph reads and writes stays in the same buffers, or XLA would
         # rewrite it each time: the logits, by the number of sequences; the tokens of the last step;
-        # and what its requests want. See _received and _sent for the others.
+        # and the sampling parameters. See _received and _sent for the others.
         self._logits: dict[int, torch.Tensor] = {}
         self._tokens = self._placed(torch.zeros(self.max_num_reqs, 1, dtype=torch.int64))
         self._sampling_params = self._placed(
@@ -134,8 +134,8 @@ class XlaGpuModelRunner(WarmedUpRunner):
         self, function: Callable[..., Any], sizes: Iterable[int]
     ) -> dict[int, CapturedStep]:
         """Return the function for each size, its first argument."""
-        # vLLM's code names much that changes from step to step, and that no model reads. To start
-        # a program on several devices takes longer than what the host does besides for a step.
+        # vLLM's code names much that changes from step to step, and that no model reads. Starting a
+        # program on several devices takes longer than the rest of the host's work for a step.
         return {
             size: torch_xla_ext.capture(
                 functools.partial(function, size),
@@ -164,10 +164,10 @@ class XlaGpuModelRunner(WarmedUpRunner):
         """Load the model as vLLM's loaders do, after a check of its size."""
         loader = get_model_loader(self.load_config)
         is_streamed = self._streams_weights()
-        # One device has no room for what several share.
+        # One device may have no room for weights that several share.
         on_host = is_streamed or self._devices is not None
         device = torch.device("cpu") if on_host else self.device
-        # It has those of the engines before, by what a layer says, which is not all that they are.
+        # It keeps the layers of earlier engines by a key that does not say all of their settings.
         rotary_embedding._ROPE_DICT.clear()
         if self.vllm_config.quant_config is not None:
             overrides.apply("quantized")
@@ -288,7 +288,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
     def _run_model(
         self, num_tokens: int, packed: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Write the logits of the last tokens, the best tokens, and what their requests want.
+        """Write the logits of the last tokens, the best tokens, and the sampling parameters.
 
         Returns:
             The best tokens, [num_seqs, 1], and those after the tokens that are checked, if there
@@ -317,7 +317,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
             return self.model(input_ids=input_ids, positions=batch.positions)
 
     def _keep(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Make them those of the step, [num_seqs, 1], and return a copy."""
+        """Keep the tokens as those of the step, [num_seqs, 1], and return a copy."""
         self._tokens[: len(tokens)] = tokens
         return self._sent(tokens)
 
@@ -398,7 +398,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         )
 
     def _start_step(self, scheduler_output: SchedulerOutput) -> ModelStep:
-        """Start what the model computes of a step."""
+        """Start the model's part of a step."""
         self._update_states(scheduler_output)
         batch, num_seqs = self.input_batch, self.input_batch.num_reqs
         req_ids = batch.req_ids[:num_seqs]
@@ -435,7 +435,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         ends: np.ndarray,
         tokens: torch.Tensor,
     ) -> tuple[torch.Tensor, LogprobsTensors | None]:
-        """Replace the best tokens of the step that has been started by what its requests want."""
+        """Replace the best tokens of the started step by those that its requests ask for."""
         logits = self._logits[shape.num_seqs]
         has_grammar = scheduler_output.grammar_bitmask is not None
         if has_grammar:

@@ -1,4 +1,4 @@
-"""Mixtures of experts: tokens are sorted by their experts, and multiplied in groups.
+"""MoE layers: tokens are sorted by their experts, and multiplied in groups.
 
 The weights stay as vLLM loads them. Of several devices, each has a part of every expert's inner
 width, and there is one sum over the devices.
@@ -26,14 +26,14 @@ _ACTIVATIONS = {"silu", "gelu", "swigluoai"}
 
 
 def check(model: nn.Module) -> None:
-    """Raise UnsupportedError for a mixture that would be computed in another way."""
+    """Raise UnsupportedError for an MoE layer that would be computed in another way."""
     for layer in model.modules():
         if not isinstance(layer, FusedMoE):
             continue
         names = {name for name, _ in layer.named_parameters(recurse=False)}
         refused = {
             f"the activation {layer.activation!r}": layer.activation not in _ACTIVATIONS,
-            "a choice of experts of its own": layer.custom_routing_function is not None,
+            "a custom routing function": layer.custom_routing_function is not None,
             "weights of the router on the experts' input": layer.apply_router_weight_on_input,
             "experts that compute nothing": bool(getattr(layer, "zero_expert_num", 0)),
             "other weights than those of gate, up and down projections": (
@@ -44,13 +44,13 @@ def check(model: nn.Module) -> None:
         for what, is_refused in refused.items():
             if is_refused:
                 raise UnsupportedError(
-                    f"vllm-xla-gpu does not support a mixture of experts with {what} "
+                    f"vllm-xla-gpu does not support an MoE layer with {what} "
                     f"({layer.layer_name}); serve another model"
                 )
 
 
 def divide(model: nn.Module, count: int) -> None:
-    """Arrange the experts of each mixture for `count` devices, when their weights are loaded."""
+    """Arrange each layer's experts for `count` devices, when their weights are loaded."""
     for layer in model.modules():
         if isinstance(layer, FusedMoE):
             _divide_layer(layer, count)

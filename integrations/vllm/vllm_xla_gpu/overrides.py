@@ -171,7 +171,7 @@ _ROPE = "vllm.model_executor.layers.rotary_embedding.base"
 
 @_replaces("runner", _ROPE, "RotaryEmbedding.forward_native")
 def _defer_rotation(forward: Callable) -> Callable:
-    """Leave positions to the kernel that writes the cache, if nothing comes in between."""
+    """Let the kernel that writes the cache encode positions, if nothing comes in between."""
     from vllm_xla_gpu.deferred import rotated
 
     def forward_native(
@@ -200,7 +200,7 @@ def _keep_columns(forward: Callable) -> Callable:
 
 @_replaces("runner", "vllm.v1.engine.core", "EngineCoreProc._process_input_queue")
 def _take_requests_late(take: Callable) -> Callable:
-    """Take what has come until shortly before the next step must be scheduled."""
+    """Take requests that arrive until shortly before the next step must be scheduled."""
 
     @functools.wraps(take)
     def process_input_queue(core: EngineCoreProc) -> None:

@@ -24,7 +24,7 @@ DEFAULT_PAGE_SIZE = 16
 
 
 class XlaGpuPlatform(TpuPlatform):
-    """It still says that it is a TPU, so that vLLM takes its paths for XLA."""
+    """The platform of GPUs; it says that it is a TPU, so that vLLM takes its paths for XLA."""
 
     device_control_env_var = "CUDA_VISIBLE_DEVICES"
     additional_env_vars = ("PJRT_DEVICE", "XLA_FLAGS")

@@ -152,7 +152,7 @@ class Peers:
         )
 
     def check_step(self, output: SchedulerOutput, packed: np.ndarray) -> None:
-        """Compare a step that is about to start, and what led to it since the step before.
+        """Compare a step that is about to start, and the events since the step before.
 
         Args:
             output: the scheduler's, of XlaGpuScheduler.

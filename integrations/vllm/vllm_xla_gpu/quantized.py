@@ -1,4 +1,4 @@
-"""vLLM's linear layers and mixtures of experts with fp8 weights, and experts in MXFP4.
+"""vLLM's linear and MoE layers with fp8 weights, and experts in MXFP4.
 
 vLLM's own are calls of its CUDA operators. Here all kinds of checkpoint become the same: a weight
 [out_features, in_features], a scale of each output feature or of each block, and none or one of the
@@ -77,7 +77,7 @@ class XlaW8A8Fp8(CompressedTensorsW8A8Fp8):
 
 
 class Fp8MoEMethod(of_vllm.Fp8MoEMethod):
-    """The method of quantization="fp8" for mixtures of experts, which moe.py computes."""
+    """The method of quantization="fp8" for MoE layers, which moe.py computes."""
 
     def process_weights_after_loading(self, layer: FusedMoE) -> None:
         if not self.quant_config.is_checkpoint_fp8_serialized:
@@ -92,7 +92,7 @@ class Fp8MoEMethod(of_vllm.Fp8MoEMethod):
 
 
 class CompressedTensorsW8A8Fp8MoEMethod(compressed_tensors_moe.CompressedTensorsW8A8Fp8MoEMethod):
-    """The same for checkpoints of compressed-tensors."""
+    """The method of fp8 for MoE layers in checkpoints of compressed-tensors."""
 
     def process_weights_after_loading(self, layer: FusedMoE) -> None:
         _keep_experts(layer)
@@ -101,12 +101,12 @@ class CompressedTensorsW8A8Fp8MoEMethod(compressed_tensors_moe.CompressedTensors
 def compressed_experts(
     config: CompressedTensorsConfig, layer: FusedMoE
 ) -> CompressedTensorsW8A8Fp8MoEMethod:
-    """Return the method of a mixture; other checkpoints than those in fp8 are refused."""
+    """Return the method of an MoE layer; refuse checkpoints that are not in fp8."""
     scheme = config.target_scheme_map.get("Linear", {})
     weights, inputs = scheme.get("weights"), scheme.get("input_activations")
     if weights is None or inputs is None or not config._is_fp8_w8a8(weights, inputs):
         raise UnsupportedError(
-            "vllm-xla-gpu does not support a mixture of experts whose quantized weights or inputs "
+            "vllm-xla-gpu does not support an MoE layer whose quantized weights or inputs "
             "are not in fp8; serve a checkpoint in fp8, or one of bfloat16"
         )
     return CompressedTensorsW8A8Fp8MoEMethod(config, layer.moe_config)
@@ -153,7 +153,7 @@ def _keep_experts(layer: FusedMoE) -> None:
 
 
 def _of_outputs(layer: LinearBase) -> torch.Tensor:
-    """Return each output feature's scale, from those of the layer or its parts."""
+    """Return each output feature's scale, from the scales of the layer or its parts."""
     scale = layer.weight_scale.data
     if scale.dim() == 2:
         return scale[:, 0]
@@ -164,7 +164,7 @@ def _of_outputs(layer: LinearBase) -> torch.Tensor:
 
 
 def _of_inputs(layer: LinearBase) -> torch.Tensor | None:
-    """Return the largest of those of the layer's parts, which have one input."""
+    """Return the largest input scale of the layer's parts, which have one input."""
     scale = getattr(layer, "input_scale", None)
     return None if scale is None else scale.data.max()
 

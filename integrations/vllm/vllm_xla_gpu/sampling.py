@@ -25,7 +25,7 @@ _WORD = 0xFFFFFFFF
 _UNIFORM_BITS = 23
 # Below it, the best token is meant.
 _LEAST_TEMPERATURE = 1e-5
-# Columns of what `pack_params` returns: three of float32, top_k, and a key's two words.
+# Columns of the result of `pack_params`: three of float32, top_k, and a key's two words.
 _FLOATS = ("temperature", "min_p", "top_p")
 NUM_PARAMS = 6
 
@@ -131,7 +131,7 @@ def penalized(logits: torch.Tensor, tokens: torch.Tensor, penalties: torch.Tenso
 
 
 def has_biases(params: SamplingParams) -> bool:
-    """Return whether some tokens are forbidden or favoured."""
+    """Return whether requests forbid or favour some tokens."""
     return bool(
         params.logit_bias or params.min_tokens or params.allowed_token_ids or params.bad_words
     )
@@ -166,9 +166,9 @@ def biased(logits: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return (logits.float() + bias).to(logits.dtype)
 
 
-def make_key(seed: int, place: int) -> np.ndarray:
-    """Return the key of token `place` of a request with `seed`, uint32 [2]."""
-    digest = hashlib.blake2b(f"{seed} {place}".encode(), digest_size=8).digest()
+def make_key(seed: int, index: int) -> np.ndarray:
+    """Return the key of the token at index `index` of a request with `seed`, uint32 [2]."""
+    digest = hashlib.blake2b(f"{seed} {index}".encode(), digest_size=8).digest()
     return np.frombuffer(digest, dtype=np.uint32)
 
 

@@ -1,4 +1,4 @@
-"""Speculative decoding by n-grams: what followed the last tokens before is likely to follow again.
+"""Speculative decoding by n-grams, which proposes the tokens that followed the last ones before.
 
 A step computes the drafts behind a request's last token, too, and its best tokens say how many of
 them are right (Saxena, "Prompt Lookup Decoding", 2023).
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drafter:
-    """Proposes tokens.
+    """Propose the next tokens of requests.
 
     Attributes:
         shortest, longest: of the n-grams that are looked up.
@@ -61,7 +61,7 @@ class Drafter:
 
 
 def asks_for_more(request: Request) -> bool:
-    """Return whether the next token is not simply the best one, or something is told about it."""
+    """Return whether the next token is not simply the best one, or log-probabilities are wanted."""
     params = request.sampling_params
     return bool(
         params.temperature != 0

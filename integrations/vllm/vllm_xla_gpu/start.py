@@ -1,4 +1,4 @@
-"""The seconds of an engine's start, and what they went into."""
+"""The seconds of an engine's start, by its parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = init_logger("vllm.xla_gpu")
 
 
 class Start:
-    """Counts the seconds of an engine's start, by what they go into."""
+    """The seconds of an engine's start, by its parts."""
 
     def __init__(self) -> None:
         self._parts: dict[str, float] = {}
@@ -31,7 +31,7 @@ class Start:
             self._parts[name] += time.perf_counter() - begin - inside
 
     def report(self) -> None:
-        """Log what has been counted."""
+        """Log the seconds of each part."""
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self._parts.items())
         count, seconds = (now - then for now, then in zip(_compiled(), self._compiled, strict=True))
         logger.info(

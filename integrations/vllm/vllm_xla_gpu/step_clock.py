@@ -1,4 +1,4 @@
-"""When the next step is scheduled: not long before the device can start it.
+"""Schedule the next step shortly before the device can start it.
 
 The engine schedules a step while the one before runs. If that is one of prompts, a request that
 comes in the meantime would wait for the end of both before its own first step.
@@ -17,7 +17,7 @@ _EARLY, _EARLY_BY_SEQUENCE = 0.004, 25e-6
 
 
 class StepClock:
-    """Measures steps, by about how many tokens they have.
+    """Measure the time of steps, by their approximate number of tokens.
 
     Args:
         now: returns seconds.
@@ -34,7 +34,7 @@ class StepClock:
         self._running.append((num_tokens // 64, self._now()))
 
     def wait(self, result: Callable[[], _T]) -> _T:
-        """Return what `result` returns, which waits for the first step that runs."""
+        """Return the value of `result`, which waits for the first step that runs."""
         found = result()
         size, begin = self._running.popleft()
         begin, self._end = max(begin, self._end), self._now()

@@ -46,7 +46,7 @@ class ModelStep:
 
 @dataclasses.dataclass
 class StartedStep:
-    """A step that may still run; what concurrent.futures.Future is to vLLM's engine.
+    """A step that may still run, with the interface of concurrent.futures.Future.
 
     Attributes:
         batch: the runner's, to which the tokens are written.

@@ -132,7 +132,7 @@ class Devices:
         divided: Sequence[torch.Tensor],
         whole: Sequence[torch.Tensor],
     ) -> torch.Tensor:
-        """Return the sum over the devices of what the function returns on each.
+        """Return the sum over the devices of the function's results.
 
         Args:
             function: its arguments are the device's columns of `divided`, and `whole`.
@@ -410,7 +410,7 @@ class _ColumnsMethod(LinearMethodBase):
 
 
 class _SeparateColumnsMethod(LinearMethodBase):
-    """The same with a product for each weight, where the devices cannot divide one of them."""
+    """A linear layer with a product for each weight, if the devices cannot divide one of them."""
 
     def create_weights(self, *args: object, **kwargs: object) -> None:
         raise NotImplementedError

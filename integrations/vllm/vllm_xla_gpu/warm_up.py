@@ -1,4 +1,4 @@
-"""Before the first request: all programs of a model runner are compiled, and run once."""
+"""Compile all programs of a model runner, and run them once, before the first request."""
 
 from __future__ import annotations
 
@@ -154,6 +154,6 @@ class WarmedUpRunner(TPUModelRunner, abc.ABC):
         torch_xla.sync(wait=True)  # or the first steps would compile copies of what was captured
 
     def _write_warmup_adapters(self) -> None:
-        """Compile what writes an adapter to its slot."""
+        """Compile the program that writes an adapter to its slot."""
         for adapter in self.lora_manager.list_adapters():  # those of maybe_setup_dummy_loras
             self._adapter_manager.activate_adapter(adapter)

@@ -31,7 +31,7 @@ Send = Callable[[nn.Module, torch.Tensor], list[torch.Tensor]]
 
 
 class WeightStream:
-    """Reads weights in threads, and sends each when it is complete.
+    """Read weights in threads, and send each when it is complete.
 
     vLLM's loaders of weights are called as before. Those of the weights of linear layers and
     embeddings return before they have run.
@@ -102,7 +102,7 @@ class WeightStream:
 
 
 def _count(module: nn.Module, weight: torch.Tensor) -> int:
-    """Return the least number of values to read; a table's loader fills rows of no file."""
+    """Return the least number of values to read: a padded embedding has rows that no file has."""
     return 1 if isinstance(module, VocabParallelEmbedding) else weight.numel()
 
 

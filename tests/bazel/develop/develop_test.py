@@ -1,4 +1,4 @@
-"""What `bazel run //:develop` links, unpacks and copies."""
+"""`bazel run //:develop` links, unpacks and copies the right files."""
 
 from __future__ import annotations
 

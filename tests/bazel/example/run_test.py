@@ -1,4 +1,4 @@
-"""What `bazel run //examples:NAME` installs, and what it says where it cannot."""
+"""`bazel run //examples:NAME` installs what the example needs, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_with_a_gpu_the_libraries_of_cuda(tmp_path: Path) -> None:
     assert environment.asked == ["torch==2.8.0", f"{WHEEL}[cuda12]"]
 
 
-def test_offline(tmp_path: Path) -> None:
+def test_no_network_is_one_sentence(tmp_path: Path) -> None:
     environment = FakeEnvironment(tmp_path / "env", {run.CPU_BUILD: UNREACHABLE})
     with pytest.raises(run.ExampleError, match=r"could not reach its package index .* check the"):
         environment.prepare("CPU", WHEEL, [])
@@ -104,7 +104,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run.check_room(tmp_path, 0)
 
 
-def test_folder() -> None:
+def test_each_device_has_an_environment_folder() -> None:
     folder = run.environment_folder("CPU", {"HOME": "/home/me"})
     assert str(folder.parent) == "/home/me/.cache/torch_xla_ext"
     assert folder != run.environment_folder("CUDA", {"HOME": "/home/me"})

@@ -144,13 +144,13 @@ def test_python_without_pip(tmp_path: Path) -> None:
         fetch.pip(str(folder / "bin/python"), ["download"], lock(tmp_path, "toy==1.0"))
 
 
-def test_venv(index: Path, tmp_path: Path) -> None:
+def test_make_venv_installs_the_lock(index: Path, tmp_path: Path) -> None:
     pin = f"toy==1.0 --hash=sha256:{make_wheel(index)}"
     fetch.make_venv(lock(tmp_path, pin), str(tmp_path / "venv"))
     assert list((tmp_path / "venv").glob("lib/python*/site-packages/toy/include/a.h"))
 
 
-def test_folder(index: Path, tmp_path: Path) -> None:
+def test_make_folder_installs_the_lock(index: Path, tmp_path: Path) -> None:
     pin = f"toy==1.0 --hash=sha256:{make_wheel(index)}"
     fetch.make_folder(lock(tmp_path, pin), str(tmp_path / "packages"))
     assert (tmp_path / "packages/toy/include/a.h").exists()

@@ -138,7 +138,7 @@ def test_failed_tests_again(root: Path, tmp_path: Path) -> None:
     assert " 0 failed" in text
 
 
-def test_explanations(root: Path, tmp_path: Path) -> None:
+def test_a_failure_needs_an_explanation_of_its_message(root: Path, tmp_path: Path) -> None:
     results, explained = tmp_path / "results.jsonl", tmp_path / "explained.toml"
     run(results, "tests/import_test.py")
     rows = 'test = "tests/import_test.py::*"\nreason = "because"\nmessage = "{}"\n'
@@ -155,7 +155,7 @@ def test_files_for_more_gpus_than_there_are(
     assert "not here, it needs 2 GPUs: tests/two_test.py" in capsys.readouterr().out
 
 
-def test_pack(root: Path, tmp_path: Path) -> None:
+def test_pack_has_the_checkout_and_the_libraries(root: Path, tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     library = root / "bazel-bin/tests/csrc/libhost_kernels.so"
     library.parent.mkdir(parents=True)

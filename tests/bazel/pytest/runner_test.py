@@ -57,7 +57,7 @@ def test_all_cases_run_and_are_in_the_xml(tmp_path: Path) -> None:
     assert "assert 1 == 2" in result.stdout
 
 
-def test_filter(tmp_path: Path) -> None:
+def test_the_filter_selects_tests(tmp_path: Path) -> None:
     result = run(tmp_path, TESTBRIDGE_TEST_ONLY="good")
     assert result.returncode == 0, result.stdout + result.stderr
     assert cases(tmp_path) == {"test_good": True}
@@ -67,7 +67,7 @@ def test_a_filter_that_matches_nothing_is_a_failure(tmp_path: Path) -> None:
     assert run(tmp_path, TESTBRIDGE_TEST_ONLY="nothing").returncode == 5
 
 
-def test_plugins(tmp_path: Path) -> None:
+def test_hypothesis_is_left_out_if_unused(tmp_path: Path) -> None:
     (tmp_path / "plain_test.py").write_text("def test_plain(): pass")
     (tmp_path / "drawn_test.py").write_text("from hypothesis import given")
     plain, drawn = str(tmp_path / "plain_test.py"), str(tmp_path / "drawn_test.py")
@@ -233,7 +233,7 @@ def test_several_at_a_time(tmp_path):
 
 
 @pytest.mark.parametrize("preload", [True, False])
-def test_scripts(tmp_path: Path, preload: bool) -> None:
+def test_scripts_run_in_forked_processes(tmp_path: Path, preload: bool) -> None:
     (tmp_path / "scripts_test.py").write_text(SCRIPTS.replace("FRESH", str(not preload)))
     (tmp_path / "helper.py").write_text("import os\nIMPORTED_BY = os.getpid()\n")
     options = [f"--path={tmp_path}", f"--path={Path(scripts.__file__).parents[1]}"]

@@ -24,7 +24,7 @@ def test_the_running_python_will_do() -> None:
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
-def test_supported(version: str) -> None:
+def test_supported_pythons_have_no_problem(version: str) -> None:
     assert probe.problem(info(version=version)) is None
 
 

@@ -46,7 +46,7 @@ def spec(tmp_path: Path) -> assemble.Spec:
     )
 
 
-def test_assembles(spec: assemble.Spec) -> None:
+def test_content_of_the_wheel(spec: assemble.Spec) -> None:
     path = assemble.assemble(spec)
     version = NAME.fullmatch(path.name)[1]
     dist_info = f"torch_xla-{version}.dist-info"
@@ -125,7 +125,7 @@ def test_a_module_beside_the_packages_is_in_top_level(spec: assemble.Spec) -> No
 
 
 def test_a_upstream_wheel_with_licenses_in_their_own_folder(spec: assemble.Spec) -> None:
-    """As the wheels for Python 3.12 and 3.13 are."""
+    """The wheels for Python 3.12 and 3.13 have them there."""
     old, new = (f"torch_xla-2.8.1.dist-info/{name}" for name in ("LICENSE", "licenses/LICENSE"))
     files = {new if name == old else name: data for name, data in UPSTREAM_FILES.items()}
     write_upstream_wheel(Path(spec.upstream_wheel).parent, files)

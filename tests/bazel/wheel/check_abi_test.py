@@ -133,5 +133,5 @@ def test_a_library_without_the_class(tmp_path: Path) -> None:
         ("_ZN9torch_xla7XlaNodeD0Ev", "D0"),
     ],
 )
-def test_method(mangled: str, name: str) -> None:
+def test_method_of_a_mangled_name(mangled: str, name: str) -> None:
     assert check_abi.method(mangled) == name

@@ -24,7 +24,7 @@ def test_required_versions(tmp_path: Path) -> None:
         ("GLIBC_2.35", "manylinux_2_35_x86_64"),
     ],
 )
-def test_tag(tmp_path: Path, needs: str, tag: str) -> None:
+def test_tag_follows_from_symbol_versions(tmp_path: Path, needs: str, tag: str) -> None:
     assert platform_tag([library_needing(tmp_path, needs)], UPSTREAM) == tag
 
 

@@ -1,4 +1,4 @@
-"""What a cached call depends on: its operands' types, and all other values."""
+"""The key of a cached call covers its operands' types and all other values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_keys_of_equal_values_are_equal() -> None:
     assert key(tensor(3).shape) == key((3,))
 
 
-def test_operands() -> None:
+def test_the_key_collects_nested_operands() -> None:
     a, b, operands = tensor(1), tensor(2), []
     assert KEY((a, 1, [b, (a, None)]), operands) is not None
     assert [id(operand) for operand in operands] == [id(a), id(b), id(a)]

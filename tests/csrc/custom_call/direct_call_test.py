@@ -99,7 +99,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("arguments", "text"), REFUSED.values(), ids=REFUSED)
-def test_refused(arguments: tuple, text: str) -> None:
+def test_wrong_operands_are_refused(arguments: tuple, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         call(*arguments)
 
@@ -118,7 +118,7 @@ def test_wrong_python_types() -> None:
             call(*arguments)
 
 
-def test_threads() -> None:
+def test_calls_of_several_threads() -> None:
     results = [torch.empty(1000) for _ in range(8)]
 
     def work(result: torch.Tensor, value: float) -> None:

@@ -94,7 +94,7 @@ CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_hlo(device: torch.device, name: str) -> None:
+def test_hlo_equals_its_golden(device: torch.device, name: str) -> None:
     check_golden(GOLDENS / f"{name}.hlo", hlo(*CASES[name]()))
 
 

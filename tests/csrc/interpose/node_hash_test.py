@@ -73,7 +73,9 @@ CASES: dict[str, tuple[Function, tuple[object, object]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["forward", "reverse"])
-def test_attributes(name: str, order: tuple[int, int], device: torch.device) -> None:
+def test_attributes_are_in_the_hash(
+    name: str, order: tuple[int, int], device: torch.device
+) -> None:
     function, attributes = CASES[name]
     hashes = set()
     for i in order:

@@ -28,7 +28,7 @@ def address(symbol: str) -> int:
 
 
 def pointer(symbol: str) -> int:
-    """What a function of the library without arguments returns."""
+    """The pointer that a function of the library returns."""
     return ctypes.CFUNCTYPE(ctypes.c_void_p)(address(symbol))() or 0
 
 
@@ -47,7 +47,7 @@ def registered_type() -> None:
 
 
 class Counts:
-    """How often the library was called since this was made."""
+    """Counts the calls of the library since this was made."""
 
     NAMES = ("instantiated", "prepared", "initialized", "executed", "destroyed")
 
@@ -185,7 +185,7 @@ def test_under_torch_compile(device: torch.device, counts: Counts) -> None:
     assert counts() == {"instantiated": 1, "prepared": 3, "initialized": 3, "executed": 3}
 
 
-def test_captured(device: torch.device) -> None:
+def test_a_captured_step_runs_all_stages(device: torch.device) -> None:
     register_kernel("ScaleInStages", PATH)
     step = torch_xla_ext.capture(lambda x: scale("ScaleInStages", x, 6.0) * 2, verify=False)
     x = x_on(device, 1)

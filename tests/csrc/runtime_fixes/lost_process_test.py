@@ -28,7 +28,7 @@ MORE = 60
 
 
 def program(rank: int, count: int, how: str) -> None:
-    """What a process does, of so many; `how` is what it waits in."""
+    """The program of one of several processes; `how` is the function in which it waits."""
     register_host_kernels("TestForever")
     x = torch.ones(2, device="xla")
     x.cpu()
@@ -124,7 +124,7 @@ ANOTHER, COORDINATOR = ("read", "lost", "steps"), ("lost", "sync", "sleep")
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], list[tuple[int, str]]]:
-    """How the processes end, of both tests at the same time: most of it, they wait."""
+    """The ends of both tests' processes, which run at the same time because they mostly wait."""
     cases = (ANOTHER, COORDINATOR)
     folders = [tmp_path_factory.mktemp("lost") for _ in cases]
     with ThreadPoolExecutor() as threads:

@@ -27,7 +27,7 @@ def lazily(host: torch.Tensor) -> DeviceLogits:
 
 
 def float_row(logits: torch.Tensor) -> torch.Tensor:
-    """As the loop of transformers takes it."""
+    """The last row in float32, as the loop of transformers reads it."""
     return logits[:, -1, :].to(copy=True, dtype=torch.float32, device=torch.device("cpu"))
 
 

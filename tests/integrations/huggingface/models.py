@@ -63,7 +63,7 @@ def on_device(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def compilations() -> int:
-    """How many programs were compiled so far."""
+    """The number of programs compiled so far."""
     torch_xla.sync()
     data = metrics.metric_data("CompileTime")
     return data[0] if data else 0

@@ -1,4 +1,4 @@
-"""Mixtures of experts of transformers: the CPU's numbers, and no reads of the router's choices."""
+"""MoE layers of transformers: the CPU's numbers, and no reads of the router's choices."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_compiled_training() -> None:
 
 
 class Block(nn.Module):
-    """As transformers' blocks; `use` is something that is done with the chosen tokens."""
+    """A block like those of transformers; `use` is applied to the chosen tokens."""
 
     def __init__(self, use: Any) -> None:
         super().__init__()
@@ -235,7 +235,7 @@ def test_other_uses_of_the_indices(use: str, caplog: pytest.LogCaptureFixture) -
     block = fixed(USES[use])
     x, chosen = torch.randn(5, 4), torch.tensor([[0, 1], [1, 2], [2, 0], [0, 2], [1, 0]])
     expected = Block.forward(block, x, chosen)
-    with caplog.at_level(logging.WARNING, "torch_xla_ext.mixtures"):
+    with caplog.at_level(logging.WARNING, "torch_xla_ext.moe"):
         for _ in range(2):
             torch.testing.assert_close(block(x.to("xla"), chosen.to("xla")).cpu(), expected)
     assert caplog.text.count("waits for the device") == 1

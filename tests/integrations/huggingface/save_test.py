@@ -59,7 +59,7 @@ def test_files_of_the_cpu(library: str, tmp_path: Path) -> None:
 
 
 def test_tensors_that_share_memory() -> None:
-    """As on the CPU: disjoint views are saved, others refused."""
+    """Disjoint views are saved and others refused, as on the CPU."""
     base = torch.arange(8.0).to("xla")
     loaded = safetensors.torch.load(safetensors.torch.save({"a": base[:4], "b": base[4:]}))
     assert loaded["b"].tolist() == [4, 5, 6, 7]

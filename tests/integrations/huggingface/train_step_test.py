@@ -1,4 +1,4 @@
-"""benchmarks/train_step.py trains a mixture of experts as plain PyTorch does."""
+"""benchmarks/train_step.py trains an MoE as plain PyTorch does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plain_losses() -> list[float]:
     return losses
 
 
-def test_losses_of_a_mixture(
+def test_losses_of_moe_are_those_of_pytorch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     arguments = ("--model=mixture-tiny", f"--batch={BATCH}", f"--length={LENGTH}", "--steps=1")

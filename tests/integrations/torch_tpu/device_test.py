@@ -16,7 +16,7 @@ TPU = torch_xla_gpu.device.TYPE
 PRODUCTS = 1e-4 if torch_xla_gpu.device.current().platform == "Host" else 5e-3
 
 
-def _train(device: str, compiled: bool, steps: int = 6) -> list[float]:
+def _train(device: str, compiled: bool) -> list[float]:
     torch.manual_seed(0)
     embedding = torch.nn.Embedding(50, 32)
     layer = torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
@@ -29,7 +29,7 @@ def _train(device: str, compiled: bool, steps: int = 6) -> list[float]:
 
     function = torch.compile(loss) if compiled else loss
     losses = []
-    for _ in range(steps):
+    for _ in range(6):
         optimizer.zero_grad()
         value = function(tokens[:, :-1], tokens[:, 1:])
         value.backward()

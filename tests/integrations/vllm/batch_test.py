@@ -1,4 +1,4 @@
-"""What a step is told, against a loop over its tokens."""
+"""A step's packed batch equals that of a loop over its tokens."""
 
 from __future__ import annotations
 

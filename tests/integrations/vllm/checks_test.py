@@ -1,4 +1,4 @@
-"""What cannot be served is refused at start, with a sentence that has a remedy."""
+"""Unsupported models and settings are refused at start, with a remedy."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_quantized_weights(
         (
             "qwen3_moe",
             {"hf_overrides": {"quantization_config": INT8 | {"ignore": ["re:.*self_attn.*"]}}},
-            "a mixture of experts whose quantized weights or inputs are not in fp8; serve a",
+            "an MoE layer whose quantized weights or inputs are not in fp8; serve a",
         ),
         (
             "llama",
@@ -250,13 +250,13 @@ class Experts(FusedMoE):
     [
         ({"activation": "relu2"}, "with the activation 'relu2' (layers.0.experts); serve another"),
         ({"apply_router_weight_on_input": True}, "with weights of the router on the experts' inp"),
-        ({"custom_routing_function": print}, "with a choice of experts of its own (layers.0.exp"),
+        ({"custom_routing_function": print}, "with a custom routing function (layers.0.exp"),
         ({"zero_expert_num": 2}, "with experts that compute nothing (layers.0.experts); serve"),
         ({"w13_scale": torch.nn.Parameter(torch.ones(1))}, "with other weights than those of gate"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_mixture_of_another_kind(changed: dict[str, object], text: str) -> None:
+def test_moe_of_another_kind_is_refused(changed: dict[str, object], text: str) -> None:
     moe.check(Experts())
     with pytest.raises(UnsupportedError) as error:
         moe.check(Experts(**changed))
@@ -391,7 +391,7 @@ def test_memory_after_another_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_of_gpus_that_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several, torch_xla tells that of the one with the least free memory."""
+    """Of several GPUs, torch_xla reports the one with the least free memory."""
     info = {"bytes_limit": 80 << 30, "bytes_used": 10 << 30, "peak_bytes_used": 14 << 30}
     monkeypatch.setattr(memory.xm, "get_memory_info", lambda device: info)
     monkeypatch.setenv("PJRT_DEVICE", "CUDA")

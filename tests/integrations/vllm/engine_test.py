@@ -1,4 +1,4 @@
-"""What a request can ask for, on one engine of a small Llama whose cache is short of pages."""
+"""All options of requests, on one engine of a small Llama whose cache is short of pages."""
 
 from __future__ import annotations
 
@@ -378,7 +378,7 @@ def test_prompt_that_is_too_long(llm: LLM, model: str) -> None:
 
 
 def test_measured_memory_and_fp8_cache(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU, whose allocator tells what it may take and has taken."""
+    """The cache gets what a GPU's allocator, which reports limit and peak, has left."""
     info = {"bytes_limit": 40 << 20, "bytes_used": 3 << 20}
     peaks = itertools.chain([0], itertools.repeat(8 << 20))
     monkeypatch.setattr(

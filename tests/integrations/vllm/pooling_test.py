@@ -17,7 +17,7 @@ LENGTH = 64
 
 
 def _prompts() -> list[list[int]]:
-    """Those of all tests, and one that is as long as may be."""
+    """The prompts of all tests, and one of the maximum length."""
     return [*families.prompts(), torch.arange(2, 2 + LENGTH).tolist()]
 
 

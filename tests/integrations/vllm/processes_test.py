@@ -45,7 +45,7 @@ class _Processes:
         ]
 
     def run(self, function: Callable[[Peers, int], object], ranks: list[int]) -> list[object]:
-        """What the function returns or raises in each rank."""
+        """The result or the error of the function in each rank."""
 
         def call(rank: int) -> object:
             try:
@@ -114,7 +114,7 @@ def test_a_process_that_has_ended(three: _Processes, gone: int) -> None:
 
 
 def test_a_store_that_is_gone() -> None:
-    """As when rank 0 is killed."""
+    """This happens when rank 0 is killed."""
     code = "import sys, time; from torch.distributed import TCPStore\n"
     code += "store = TCPStore('localhost', 0, is_master=True, wait_for_workers=False)\n"
     code += "print(store.port, flush=True); time.sleep(600)"

@@ -40,7 +40,7 @@ LIMITS = {"max_model_len": 128, "max_num_seqs": 8, "max_num_batched_tokens": 32,
 
 @pytest.fixture(autouse=True)
 def _precision(request: pytest.FixtureRequest) -> Iterator[None]:
-    """As users have it; the products in fp8 depend on it.
+    """Uses the default precision, on which the products in fp8 depend.
 
     Where float32 is meant to be exact, a GPU would multiply in TF32, which rounds elsewhere.
     """
@@ -55,7 +55,7 @@ def scale_of(x: torch.Tensor) -> torch.Tensor:
 
 
 def in_fp8(x: torch.Tensor, scale: torch.Tensor, steps: int = 0) -> torch.Tensor:
-    """As vLLM's scaled_fp8_quant, with a reciprocal that many float32 numbers off."""
+    """vLLM's scaled_fp8_quant, with a reciprocal that is off by so many float32 values."""
     inverse = scale.reciprocal()
     for _ in range(abs(steps)):
         inverse = inverse.nextafter(torch.full_like(inverse, steps * torch.inf))
@@ -100,7 +100,7 @@ class Rounded(nn.Module):
 
 
 def layers(model: nn.Module, *others: tuple[str]) -> Iterator[tuple[str, nn.Module, list[str]]]:
-    """Of each layer of vLLM the path of its parts' parent, that parent, and the parts' names."""
+    """For each layer of vLLM: the path of its parts' parent, the parent, and the parts' names."""
     for path, parent in model.named_modules():
         for names in (*MERGED, *others):
             if hasattr(parent, names[0]):
@@ -111,7 +111,7 @@ Checkpoint = dict[str, torch.Tensor]
 
 
 def online(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
-    """What vLLM makes of 16-bit weights: one scale for all parts."""
+    """The layers that vLLM makes from 16-bit weights: one scale for all parts."""
     weights = [getattr(parent, name).weight.data for name in names]
     scale = max(scale_of(weight.abs().max()) for weight in weights)
     for name, weight in zip(names, weights, strict=True):
@@ -203,7 +203,7 @@ def write(model: str, kind: Callable[..., Checkpoint], folder: Path, others: Che
 
 
 def take_weights(served: torch.Tensor, parts: Sequence[Rounded]) -> None:
-    """Of a layer that the device has rounded. At most the next number is another one, seldom."""
+    """Takes the weights that the device rounded; few differ, by one unit in the last place."""
     weights = served.view(torch.uint8).split([len(part.weight) for part in parts])
     for part, weight in zip(parts, weights, strict=True):
         steps = (weight.int() - part.weight.int()).abs()
@@ -256,7 +256,7 @@ def test_layers(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_experts(kind: Callable[..., Checkpoint], models: Path, tmp_path: Path) -> None:
-    """A mixture computes what its rounded weights and inputs demand."""
+    """An MoE layer computes what its rounded weights and inputs demand."""
     model = families.write("wide_qwen3_moe", models)
     path = write(model, kind, tmp_path, {})
     # vLLM serves the others in 16 bits.
@@ -335,7 +335,7 @@ def test_blocks_that_devices_cannot_divide(models: Path) -> None:
 
 
 def test_one_scale_for_all_parts() -> None:
-    """Of a checkpoint whose queries, keys and values are one weight: vLLM leaves the others."""
+    """If a checkpoint's queries, keys and values are one weight, vLLM leaves other scales unset."""
     from vllm_xla_gpu import quantized
 
     layer = nn.Module()
@@ -347,7 +347,7 @@ def test_one_scale_for_all_parts() -> None:
 
 
 def errors(llm: LLM, reference: nn.Module, **options: object) -> torch.Tensor:
-    """Of the log probabilities that are told, for the tokens that were chosen."""
+    """The errors of the reported log probabilities of the chosen tokens."""
     answers = llm.generate(
         [{"prompt_token_ids": prompt} for prompt in families.prompts()],
         SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, logprobs=5),
@@ -369,7 +369,7 @@ K_SCALES, V_SCALES = (0.02, 0.03), (0.004, 0.005)
 
 
 def caches_in_fp8(k_scales: Sequence[float], v_scales: Sequence[float]) -> Callable:
-    """What takes the place of transformers' attention: keys and values are rounded to fp8."""
+    """Replaces transformers' attention by one whose keys and values are rounded to fp8."""
     attend = modeling_llama.eager_attention_forward
 
     def rounded(x: torch.Tensor, scale: float) -> torch.Tensor:
@@ -397,7 +397,7 @@ def test_logits(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of weights and a cache in fp8, in float32, where little but this rounding is left."""
+    """Weights and cache are in fp8 and all else in float32, so that the rounding dominates."""
     model = families.write("llama", models)
     others = {}
     for i, pair in enumerate(zip(*scales, strict=True) if scales else ()):

@@ -1,4 +1,4 @@
-"""How far logits in float16 and bfloat16 are from float32's, beside transformers' own."""
+"""Compares the errors of float16 and bfloat16 logits with those of transformers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEDIAN, LARGEST = 1.25, 2.5
 def errors(
     answer: RequestOutput, exact: torch.nn.Module, peer: torch.nn.Module, dtype: torch.dtype
 ) -> list[tuple[float, float]]:
-    """Of the logits that are told, each less that of the step's best: of vLLM's, and the peer's.
+    """The errors of vLLM's and the peer's reported logits, relative to each step's best logit.
 
     In units in the last place of the step's largest logit. Both models are given the answer's
     tokens, whatever they would have chosen.
@@ -41,7 +41,7 @@ def errors(
 
 
 def check_logits(llm: LLM, path: str, dtype: torch.dtype) -> None:
-    """Of the tokens that the engine chooses, and of the next best."""
+    """Checks the logits of the chosen tokens and of the next best ones."""
     answers = llm.generate(
         [{"prompt_token_ids": prompt} for prompt in families.prompts()],
         SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, logprobs=LOGPROBS),

@@ -17,7 +17,7 @@ def start(path: str, dtype: torch.dtype) -> LLM:
     )
 
 
-# No mixture of experts: where two experts are nearly as good, rounding chooses.
+# No MoE: where two experts are nearly as good, rounding chooses.
 @pytest.mark.parametrize("dtype", rounded.MANTISSA_BITS, ids=str)
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen3"])
 def test_logits(family: str, dtype: torch.dtype, models: Path) -> None:

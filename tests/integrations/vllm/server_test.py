@@ -165,7 +165,7 @@ def test_load(server: Server) -> None:
 
 
 def _in_use(server: Server) -> list[int]:
-    """How many requests run, how many wait, and how many pages are taken."""
+    """The numbers of running and of waiting requests, and the share of used pages."""
 
     async def get() -> str:
         async with (

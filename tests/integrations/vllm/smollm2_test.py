@@ -54,7 +54,7 @@ def test_offline(saved: Saved) -> None:
 
 def test_served(saved: Saved, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fork(command: list[str], **_: object) -> Script | subprocess.Popen:
-        """In place of a start as in examples_test."""
+        """Starts it by a fork, unlike examples_test."""
         begin = [sys.executable, "-P", "-m", vllm_command.MODULE]
         assert command[: len(begin)] == begin
         return vllm_command.start(command[len(begin) :], tmp_path / "log")

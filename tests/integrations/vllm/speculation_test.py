@@ -90,7 +90,7 @@ def test_tokens(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {tuple(prompt): tokens for prompt, tokens in zip(prompts, first, strict=True)}
 
     def propose(drafter: speculation.Drafter, request: Request) -> list[int]:
-        """What comes, mostly with an error; none for the last token."""
+        """Proposes the tokens that follow, mostly with an error; none for the last token."""
         if speculation.asks_for_more(request):
             return []
         begin = request.num_output_tokens

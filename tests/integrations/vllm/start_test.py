@@ -35,7 +35,7 @@ def host_bytes(weight: torch.Tensor) -> int:
 
 
 class Watched:
-    """What is loaded, and how.
+    """Records the weights that are loaded, and how.
 
     Attributes:
         streams: of weights.

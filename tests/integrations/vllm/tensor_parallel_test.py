@@ -110,7 +110,7 @@ def _experts(config: transformers.PretrainedConfig) -> int:
 
 @pytest.mark.parametrize("family", ["llama", "glm4_moe"])
 def test_sums_in_one_exchange(family: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on GPUs: all but the experts' sums are ops.all_reduce, which on the CPU is XLA's own.
+    """All sums but the experts' are ops.all_reduce, as on GPUs; on the CPU it is XLA's own.
 
     A collective of XLA's in a CUDA graph would have the graph written anew in each step.
     """

@@ -4,10 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cuda_source.sources import on_a_gpu
 from xla_kernels.cuda_source import cache
-
-__all__ = ["on_a_gpu"]
 
 
 @pytest.fixture(autouse=True)

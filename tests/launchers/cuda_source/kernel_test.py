@@ -228,7 +228,7 @@ def test_wrong_dtypes_and_launches(square: CudaKernel, x: Tensor) -> None:
 
 
 def test_wrong_calls_on_the_cpu(square: CudaKernel, x: Tensor) -> None:
-    """What the source text shows is checked there, too."""
+    """Calls on the CPU check whatever the source text shows."""
     with pytest.raises(TypeError, match=r"parameter 2 .n.: expected int but got float"):
         square[4, 256](x, 1.5, outputs=[x])
     with pytest.raises(TypeError, match="there is no way to place"):

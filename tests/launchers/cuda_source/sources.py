@@ -2,13 +2,8 @@
 
 import re
 
-import pytest
 from testing.xla import hlo
 from torch import Tensor
-
-from torch_xla_ext.custom_call import arguments
-from torch_xla_ext.registry import registration
-from xla_kernels.cuda_source import kernel_calls
 
 SQUARE = """
 __global__ void square(const float* x, float* out, int n) {
@@ -37,14 +32,6 @@ extern "C" __global__ void add_to(float* state, const float* x, float factor, Ra
   if (i < range.end && flag) state[i] += factor * x[i];
 }
 """
-
-
-@pytest.fixture
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls are traced as for an H200; they are not run."""
-    monkeypatch.setattr(registration, "device_platform", lambda: "CUDA")
-    monkeypatch.setattr(kernel_calls, "compute_capability", lambda: 90)
-    monkeypatch.setattr(arguments, "_check_registered", lambda *args: None)
 
 
 def attributes(*tensors: Tensor) -> dict[str, str]:

@@ -17,7 +17,7 @@ namespace {
 
 namespace py = pybind11;
 
-// The name of an argument, or of an element of one, formatted only for an
+// The name of an argument or of one of its elements, formatted only for an
 // error.
 struct Argument {
   const char* name;
@@ -37,7 +37,7 @@ std::string TypeName(const py::handle& value) {
 // The maximum size of a payload: a program is a protobuf message.
 constexpr size_t kMaxBytes = size_t{1} << 30;
 
-// The UTF-8 of a str, owned by `text`; none if it cannot be encoded.
+// The UTF-8 of a str, owned by `text`; nullopt if it cannot be encoded.
 std::optional<std::string_view> Utf8(const py::handle& text) {
   Py_ssize_t size = 0;
   const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
@@ -173,7 +173,7 @@ std::vector<int64_t> ParseShape(const std::string& target,
   return shape;
 }
 
-// A key or value of aliases: the number of one of `count` outputs or inputs.
+// A key or value of aliases: the index of one of `count` outputs or inputs.
 int64_t ParseIndex(const std::string& target, const char* argument,
                    const char* what, const py::handle& value, size_t count) {
   if (!PyLong_Check(value.ptr()) || PyBool_Check(value.ptr())) {

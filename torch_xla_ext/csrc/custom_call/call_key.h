@@ -1,4 +1,4 @@
-// What a call is cached by: calls with equal keys differ in nothing but
+// The key of a cached call: calls with equal keys differ in nothing but
 // their operands.
 #ifndef TORCH_XLA_EXT_CSRC_CUSTOM_CALL_CALL_KEY_H_
 #define TORCH_XLA_EXT_CSRC_CUSTOM_CALL_CALL_KEY_H_
@@ -24,8 +24,8 @@ void AppendText(std::string_view text, std::string* key);
 // are not cached: with symbolic sizes, and subclasses of Tensor.
 bool AppendTensor(const at::Tensor& tensor, std::string* key);
 
-// The key of Python values; None if the call is not cached: with values that
-// are not, and with an operand that gets a gradient.
+// The key of Python values; None if the call is not cached: if a value cannot
+// be, or if an operand requires a gradient.
 // python/custom_call.cc documents the arguments.
 pybind11::object CallKey(const pybind11::tuple& values,
                          const pybind11::object& operands,

@@ -11,7 +11,7 @@
 
 namespace torch_xla_ext {
 
-// What an HLO custom call specifies besides its operands and its result's
+// The properties of an HLO custom call besides its operands and its result's
 // shape.
 //
 // Two calls that differ in any member run different programs. Hash() and
@@ -19,8 +19,8 @@ namespace torch_xla_ext {
 // to both.
 struct CustomCallConfig {
   std::string target;
-  // What the kernel gets besides its operands: the payload of an untyped call,
-  // the attributes of an FFI one. XLA calls it backend_config.
+  // The payload of an untyped call, or the attributes of an FFI call. XLA calls
+  // it backend_config.
   std::string payload;
   int api_version = 0;
   bool has_side_effect = false;
@@ -29,14 +29,13 @@ struct CustomCallConfig {
   // choose. An untyped kernel sees only pointers, so
   // it has to know the layout.
   bool row_major = false;
-  // The order in memory of an operand's dimensions, of calls with `row_major`:
-  // operand to dimensions, the one that changes slowest first. Operands that
-  // are not here are row-major.
+  // For calls with `row_major`, layouts of operands that are not row-major: the
+  // dimensions by the operand's index, the one that changes slowest first.
   std::map<int64_t, std::vector<int64_t>> operand_layouts;
-  // The same of results, which are a tuple.
+  // Likewise for results, which are then a tuple.
   std::map<int64_t, std::vector<int64_t>> result_layouts;
-  // How many of the last results have no tensor: workspaces, say, whose shape
-  // XLA changes when it compiles the program, so that nothing may read them.
+  // The number of last results without tensors, such as workspaces: XLA may
+  // change their shapes when it compiles the program, so nothing may read them.
   int64_t num_hidden_results = 0;
   // A single result is a tuple with one element, just as several results are a
   // tuple.
@@ -47,8 +46,8 @@ struct CustomCallConfig {
   // XLA.
   std::vector<xla::PrimitiveType> operand_types;
   std::map<std::string, std::string> frontend_attributes;
-  // For a call that XLA divides among devices: what torch_xla_ext.sharding
-  // knows it by. Empty for a call of which each device runs the whole.
+  // For a call that XLA divides among devices, its key in
+  // torch_xla_ext.sharding. Empty for a call that each device runs as a whole.
   std::string partition;
   // Results that are written in place into an operand's buffer: result to
   // operand.
@@ -64,20 +63,20 @@ struct OutputTypes {
   std::vector<at::ScalarType> dtypes;
 };
 
-// A result, and the operand whose buffer it is in.
+// A result, and the operand whose buffer it shares.
 using OperandAlias =
     std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>;
 
-// The shape with its layouts that a call's results have, of which `results` is
-// the tuple.
+// The tuple shape of a call's results, with their layouts; `results` is the
+// tuple without layouts.
 xla::Shape ResultShape(const CustomCallConfig& config,
                        const xla::Shape& results);
 
-// `shape` in the order in memory that operand `index` of the call has.
+// `shape` with the layout of the call's operand `index`.
 xla::Shape OperandShape(const CustomCallConfig& config, size_t index,
                         const xla::Shape& shape);
 
-// The aliases of a call whose results are a tuple, or not.
+// The aliases of a call, whose results may be a tuple.
 std::vector<OperandAlias> OperandAliases(const CustomCallConfig& config,
                                          bool is_tuple);
 

@@ -30,7 +30,7 @@ namespace py = pybind11;
 using Arguments = c10::ArrayRef<c10::IValue>;
 
 // The number of open debug.use_reference blocks, in all threads. While there is
-// one, Python decides what a call computes.
+// one, Python decides whether a reference computes a call.
 std::atomic<int> num_reference_blocks{0};
 
 }  // namespace
@@ -41,9 +41,9 @@ class PythonFunction {
   explicit PythonFunction(py::object function)
       : function_(function.release().ptr()) {}
 
-  // Calls it with an operator's arguments. The GIL must be held. An exception
-  // propagates through the dispatcher as one of torch's own Python kernels
-  // does.
+  // Calls the function with an operator's arguments. The GIL must be held. An
+  // exception propagates through the dispatcher, as from torch's own Python
+  // kernels.
   py::object operator()(Arguments args) const {
     py::tuple values(args.size());
     for (size_t i = 0; i < args.size(); ++i) {
@@ -64,9 +64,9 @@ class PythonFunction {
 
 namespace {
 
-// Appends what a call is prepared for: a tensor's dtype, shape and device, and
-// the type and value of anything else. Returns false for
-// arguments that are not cached.
+// Appends the key of an argument: a tensor's dtype, shape and device, and the
+// type and value of anything else. Returns false for arguments that are not
+// cached.
 bool AppendKey(const c10::IValue& value, std::string* key) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
@@ -149,7 +149,7 @@ class PreparedCalls {
   bool AppendKeys(Arguments args, std::string* key) const {
     if (!environment_ || num_reference_blocks != 0) return false;
     key->reserve(64 * args.size());
-    // A call is another one in a program for several devices.
+    // A call in a program for several devices has another key.
     AppendBytes(torch_xla::UseVirtualDevice(/*force_spmd=*/false), key);
     for (const c10::IValue& value : args) {
       if (!AppendKey(value, key)) return false;
@@ -227,7 +227,7 @@ bool IsDifferentiated(const c10::IValue& value) {
          tensor._fw_grad(/*level=*/0).defined();
 }
 
-// For the dispatch key Autograd: calls that need no gradient go on without
+// For the dispatch key Autograd: calls that need no gradient do not enter
 // Python.
 class AutogradKernel : public c10::OperatorKernel {
  public:
@@ -310,7 +310,7 @@ class InPlaceKernel : public c10::OperatorKernel {
       }
       for (size_t i = 0; i < written_.size(); ++i) {
         const at::Tensor& tensor = args[written_[i]].toTensor();
-        // Tells torch_xla which buffer to donate.
+        // Sets the buffer that torch_xla donates.
         functionalization::propagate_xla_data_direct(
             inner[written_[i]].toTensor(), results[i]);
         functionalization::replace_(tensor, results[i]);
@@ -325,9 +325,8 @@ class InPlaceKernel : public c10::OperatorKernel {
   }
 
  private:
-  // Whether Python has to handle the call: if there are tensors other than
-  // XLA's, or if a tensor is written to twice, for which Python raises the
-  // error.
+  // Whether Python must handle the call: if there are tensors other than XLA's,
+  // or if a tensor is written to twice, which is an error that Python raises.
   bool TakesPython(Arguments args) const {
     for (const c10::IValue& value : args) {
       if (!IsTensor(value)) continue;

@@ -19,7 +19,7 @@ class PreparedCalls;
 // torch.library.Library.
 struct DispatcherKernel {
   c10::RegistrationHandleRAII handle;
-  // Those of a kernel for XLA tensors; else null.
+  // The prepared calls of a kernel for XLA tensors; null for other kernels.
   std::shared_ptr<PreparedCalls> calls;
 };
 
@@ -43,8 +43,8 @@ DispatcherKernel RegisterAutogradKernel(const std::string& name,
 
 // The kernel for Functionalize of an operator that writes to its arguments
 // `written`: they get the results of `functional`, a kernel for XLA tensors.
-// `run` does it where they are no plain XLA tensors. Throws c10::ValueError if
-// `functional` is another kind of kernel.
+// `run` handles calls whose arguments are not plain XLA tensors. Throws
+// c10::ValueError if `functional` is another kind of kernel.
 DispatcherKernel RegisterInPlaceKernel(const std::string& name,
                                        const std::string& overload,
                                        const DispatcherKernel& functional,
@@ -52,7 +52,7 @@ DispatcherKernel RegisterInPlaceKernel(const std::string& name,
                                        std::vector<size_t> written);
 
 // Changes the number of open debug.use_reference blocks, in all threads. While
-// there are any, Python decides what a call computes.
+// there are any, Python decides whether a reference computes a call.
 void AddReferenceBlocks(int count);
 
 }  // namespace torch_xla_ext

@@ -50,8 +50,8 @@ bool MayBeField(std::string_view name) {
   return false;
 }
 
-// Whether XLA:GPU may be able to read a payload as its message. It cannot if
-// the first name is none of a field: then it passes the payload on as it is.
+// Whether XLA:GPU may parse a payload as its message. It cannot if the first
+// name is not a field's: then it passes the payload on unchanged.
 bool MayBeGpuBackendConfig(std::string_view payload) {
   const std::string_view text = Trimmed(payload);
   if (text.size() < 2 || text.front() != '{' || text.back() != '}') {

@@ -16,8 +16,9 @@ namespace torch_xla_ext {
 
 inline constexpr char kPartitionedTarget[] = "torch_xla_ext.partitioned";
 
-// Keeps a call and returns its key, which begins with the kernel's name: what
-// searches a program for the name finds it (pjrt_shim/first_execution.cc).
+// Stores a call and returns its key, which begins with the kernel's name, so
+// that a search of a program for the name finds it
+// (pjrt_shim/first_execution.cc).
 // Equal calls have equal keys, in every process.
 std::string KeepPartitionedCall(const CustomCallConfig& config);
 

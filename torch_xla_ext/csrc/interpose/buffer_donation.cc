@@ -17,7 +17,7 @@ namespace torch_xla {
 
 namespace {
 
-// What this thread compiles.
+// The program that this thread compiles.
 thread_local const torch_xla_ext::LoweredProgram* lowered = nullptr;
 
 }  // namespace

@@ -42,11 +42,11 @@ struct CompileInstances {
   char* end_of_room = nullptr;
 };
 
-// What an instance has behind its XlaComputation.
+// The members of an instance after its XlaComputation.
 struct CompileSettings {
   std::string device;
   std::vector<std::string> devices;
-  const void* output_shape;  // nobody reads it
+  const void* output_shape;  // unused
   bool parameter_is_tupled_arguments, is_sharded;
   bool allow_spmd_sharding_propagation_to_output, use_auto_spmd_partitioning;
   std::vector<int64_t> auto_spmd_mesh_shape, auto_spmd_mesh_ids;
@@ -62,7 +62,7 @@ google::protobuf::MessageLite* ProgramOf(const CompileInstances& instances) {
 Computations Compile(void* client,
                      CompileInstances* instances) __asm__(COMPILE);
 
-// Owns what upstream's frame had.
+// Owns the objects that upstream's frame owned.
 class OwnedInstances {
  public:
   explicit OwnedInstances(CompileInstances* instances)
@@ -82,7 +82,7 @@ class OwnedInstances {
   CompileInstances instances_;
 };
 
-// The only one of `results`, which it destroys.
+// The only element of `results`, which is destroyed.
 torch::lazy::ComputationPtr TakeComputation(const Computations& results) {
   auto* const result = static_cast<torch::lazy::ComputationPtr*>(results.begin);
   torch::lazy::ComputationPtr computation = std::move(*result);

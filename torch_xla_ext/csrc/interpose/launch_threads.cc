@@ -1,7 +1,7 @@
 // Interposes on ThreadPool::ParallelFor, by which ExecuteReplicated prepares
 // the arguments of a program for several devices, and its results: one thread
-// does it. Each takes some 20 ns a buffer, of which upstream's estimate is
-// 10 us, and to wake a thread takes 5 to 50 us.
+// does it. A buffer takes some 20 ns, for which upstream's estimate is 10 us;
+// waking a thread takes 5 to 50 us.
 //
 // This works because the upstream binary calls the function through its PLT.
 // The upstream function is called from here.

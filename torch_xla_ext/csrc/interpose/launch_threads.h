@@ -1,4 +1,4 @@
-// How a program for several devices is prepared.
+// The thread that prepares a program for several devices.
 #ifndef TORCH_XLA_EXT_CSRC_INTERPOSE_LAUNCH_THREADS_H_
 #define TORCH_XLA_EXT_CSRC_INTERPOSE_LAUNCH_THREADS_H_
 
@@ -6,15 +6,15 @@
 
 namespace torch_xla_ext {
 
-// Fetches what ExecuteReplicated reads of the arguments' shards into the
-// processor's caches. From each argument it follows three pointers to a buffer,
-// and waits for the memory at each, as what the last program left in the caches
-// has made way since.
+// Fetches the fields of the arguments' shards that ExecuteReplicated reads into
+// the processor's caches. From each argument it follows three pointers to a
+// buffer, and waits for the memory at each, since the last program has
+// displaced them from the caches.
 void FetchShards(
     absl::Span<const torch_xla::runtime::ComputationClient::DataPtr> arguments);
 
-// While it lives, ThreadPool::ParallelFor wakes no other threads for few
-// buffers, if this thread calls it.
+// While it lives, ThreadPool::ParallelFor in this thread wakes no other threads
+// for few buffers.
 class FewThreads {
  public:
   FewThreads();

@@ -16,7 +16,7 @@
 namespace torch_xla_ext {
 namespace {
 
-// The largest cluster that a kernel may have without opting in to more.
+// The largest cluster of a kernel that has not opted in to larger ones.
 constexpr unsigned kPortableClusterSize = 8;
 
 // While a thread captures a CUDA graph, it may load code only in the relaxed
@@ -39,7 +39,7 @@ class RelaxedCapture {
 // unloaded, because CUDA graphs refer to it.
 struct LoadedFunction {
   CUfunction function = nullptr;
-  // The dynamic shared memory that it may have; launches with more raise it.
+  // The limit of its dynamic shared memory, which launches with more raise.
   int shared_limit = 0;
   bool large_clusters = false;
 };
@@ -80,7 +80,7 @@ LoadedFunction Load(const CudaDriver& driver, std::string_view module,
   return found;
 }
 
-// The function, which accepts launches with this much shared memory and such
+// The function, prepared for launches with this much shared memory and such
 // clusters.
 CUfunction FunctionOf(const CudaDriver& driver,
                       const CompiledKernelLaunch& launch,
@@ -166,7 +166,7 @@ class Parameters {
         reinterpret_cast<uint64_t>(Address(word, operands, results)));
   }
 
-  // Of the operand or result that a word names.
+  // The address of the operand or result that a word names.
   static void* Address(std::string_view word, const BufferAddresses& operands,
                        const BufferAddresses& results) {
     const bool is_operand = !word.empty() && word[0] == 't';

@@ -17,11 +17,12 @@ namespace torch_xla_ext {
 struct CompiledKernelLaunch {
   // A cubin, fatbin, or the text of PTX.
   std::string_view module;
-  // Of the module and the kernel's name: the function is found by it again.
+  // The key of the loaded function: a digest of the module and the kernel's
+  // name.
   std::string_view digest;
   // The function's name in the module.
   std::string kernel;
-  // In blocks, threads, and blocks.
+  // Grid in blocks, block in threads, cluster in blocks.
   std::array<unsigned, 3> grid, block, cluster;
   // Dynamic shared memory, in bytes.
   int shared = 0;

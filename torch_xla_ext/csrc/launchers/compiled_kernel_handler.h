@@ -3,7 +3,7 @@
 // torch_xla_ext/launchers/launch.py writes, are the members of
 // CompiledKernelLaunch.
 //
-// This needs XLA's FFI alone: other front ends than torch_xla use it, too
+// It needs only XLA's FFI, because other front ends than torch_xla use it, too
 // (//integrations/torch_tpu).
 #ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_COMPILED_KERNEL_HANDLER_H_
 #define TORCH_XLA_EXT_CSRC_LAUNCHERS_COMPILED_KERNEL_HANDLER_H_

@@ -33,7 +33,7 @@ struct CudaDriver {
   decltype(&::cuThreadExchangeStreamCaptureMode)
       ThreadExchangeStreamCaptureMode;
 
-  // The function's name and the driver's text for what it returned.
+  // The function's name, and the driver's text for its error code.
   std::string Text(CUresult result, const char* function) const;
   // Throws std::runtime_error with Text, unless the function succeeded.
   void Check(CUresult result, const char* function) const;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint32_t kMostMapDimensions = 5;
 
-// Takes numbers from the front of a description.
+// Reads numbers from the beginning of a description.
 class DescriptionReader {
  public:
   explicit DescriptionReader(std::string_view bytes) : bytes_(bytes) {}

@@ -1,6 +1,6 @@
-// Tensor maps (CUtensorMap) as parameters of compiled kernels: what a tensor
-// descriptor of Triton that is made on the host becomes. A map holds an
-// address, so it is made when a kernel is launched.
+// Tensor maps (CUtensorMap) as parameters of compiled kernels, in place of
+// Triton's host tensor descriptors. A map holds an address, so it is made when
+// a kernel is launched.
 #ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_TENSOR_MAP_H_
 #define TORCH_XLA_EXT_CSRC_LAUNCHERS_TENSOR_MAP_H_
 

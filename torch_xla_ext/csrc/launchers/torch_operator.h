@@ -32,8 +32,8 @@ at::Tensor TensorOnBuffer(void* data, c10::IntArrayRef sizes,
                           at::ScalarType dtype, c10::Device device);
 
 // Calls the operator's kernel for the device, below autograd, on `stream` (a
-// cudaStream_t; nullptr on the CPU), and fills the results. Returns the empty
-// string, or what went wrong: the operator's own text.
+// cudaStream_t; nullptr on the CPU), and fills the results. Returns the
+// operator's error text, or an empty string.
 std::string RunTorchOperator(const OperatorCall& call, void* stream);
 
 }  // namespace torch_xla_ext

@@ -48,7 +48,7 @@ struct Kernel {
   tvm_ffi::Object* function;  // never freed: programs may call it
   std::vector<std::string> arguments;
   bool in_graphs;      // may be captured into CUDA graphs
-  std::string schema;  // with which Python checks calls; empty if there is none
+  std::string schema;  // Python checks calls with it; may be empty
   std::vector<tvm_ffi::Word> words;
 
   bool IsLike(const Kernel& other) const {

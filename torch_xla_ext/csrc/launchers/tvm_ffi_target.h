@@ -14,7 +14,7 @@ namespace torch_xla_ext {
 
 // Registers a function, by its handle, as the target `name`. `arguments` are
 // the words that tvm_ffi::Word parses. `in_graphs`: CUDA graphs may capture it.
-// `schema` is that with which Python checks calls; empty if there is none.
+// Python checks calls with `schema`; it may be empty.
 // Throws like RegisterTarget, and std::runtime_error if all C functions are in
 // use.
 void RegisterTvmFfiKernel(const std::string& name, const std::string& platform,

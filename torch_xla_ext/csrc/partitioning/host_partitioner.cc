@@ -56,7 +56,7 @@ HloInstruction* AddSum(HloInstruction* part, xla::PrimitiveType type,
       (*state.next_channel_id)++);
 }
 
-// Adds the kernel's call to the program of one device. Returns its results that
+// Adds the kernel's call to the program of one device. Returns the results that
 // the traced call has.
 HloInstruction* AddCall(const CustomCallConfig& config, const DeviceCall& call,
                         const std::vector<HloInstruction*>& operands,
@@ -129,7 +129,7 @@ class HostPartitioner : public xla::CustomCallPartitioner {
           ConfigOf(instruction).partition,
           sharding.ToProto().SerializeAsString()));
     } catch (const std::exception&) {
-      return sharding;  // Partition will fail, and say why
+      return sharding;  // Partition will fail with the reason
     }
   }
 

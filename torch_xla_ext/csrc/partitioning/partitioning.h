@@ -1,5 +1,5 @@
-// How XLA divides a call among devices: it asks this room for the shardings of
-// a call's results and operands, and for the call of one device.
+// The division of a call among devices: XLA asks this folder for the shardings
+// of a call's results and operands, and for the call of one device.
 //
 // XLA:CPU asks through CustomCallPartitioner (host_partitioner.cc), and a CUDA
 // plugin through an extension of PJRT (plugin_partitioner.cc). Both pass
@@ -23,23 +23,23 @@ using Shardings = std::vector<std::optional<std::string>>;
 
 // The call of one device.
 struct DeviceCall {
-  // Of what XLA passes to and gets from the call.
+  // Shapes and shardings of the operands and results of XLA's call.
   std::vector<std::string> operand_shardings;
   std::string result_sharding;
   std::vector<std::vector<int64_t>> operand_shapes;
-  // All results of the kernel; the traced call has the first ones.
+  // All results of the kernel; the traced call has the first of them.
   OutputTypes results;
   size_t num_traced_results = 0;
-  // Of each traced result, the groups of devices whose results are added; none
-  // if no results are.
+  // For each traced result, the groups of devices whose results are added;
+  // empty if none are.
   std::vector<std::vector<std::vector<int64_t>>> sums;
   std::string payload;
 };
 
-// The functions of torch_xla_ext.sharding. `partition` is the call's
+// The functions of torch_xla_ext.sharding. `partition` is the call's key
 // (CustomCallConfig). They throw std::runtime_error.
 struct PartitionFunctions {
-  // The sharding of the results that follows from the operands', if any does.
+  // The sharding of the results that follows from the operands', if any.
   std::function<std::optional<std::string>(const std::string& partition,
                                            const Shardings& operands)>
       infer;
@@ -58,10 +58,10 @@ struct PartitionFunctions {
 // if the plugin takes none.
 void RegisterPartitioners(PartitionFunctions functions);
 
-// Those that were registered.
+// The registered functions.
 const PartitionFunctions& GetPartitionFunctions();
 
-// In host_partitioner.cc and plugin_partitioner.cc.
+// Defined in host_partitioner.cc and plugin_partitioner.cc.
 void RegisterHostPartitioner();
 void RegisterPluginPartitioner(const PJRT_Api* plugin);
 

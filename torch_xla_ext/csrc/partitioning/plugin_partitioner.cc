@@ -21,7 +21,7 @@ using pjrt_shim::PropagateUserShardingArgs;
 using pjrt_shim::ShapeAndSharding;
 using pjrt_shim::Text;
 
-// What a callback returns; XLA frees it.
+// The result of a callback, which XLA frees.
 class Returned {
  public:
   explicit Returned(CallbackVersionAndError* header) {
@@ -78,8 +78,8 @@ void Partition(PartitionerCallbacks* /*callbacks*/, PartitionArgs* args) {
   }
 }
 
-// An error of this and of the next function would end the process: without a
-// sharding, Partition is called all the same, and says what is wrong.
+// An error of this or the next function would end the process. Without a
+// sharding, XLA still calls Partition, which reports the error.
 void InferSharding(PartitionerCallbacks* /*callbacks*/,
                    InferShardingArgs* args) {
   auto* returned = new Returned(&args->header);

@@ -6,13 +6,13 @@ namespace torch_xla_ext::pjrt_shim {
 namespace {
 
 thread_local std::string compile_options;
-PJRT_Client_Compile* compile = nullptr;  // of the API before the change
+PJRT_Client_Compile* compile = nullptr;  // the original function
 
 PJRT_Error* CompileWithOptions(PJRT_Client_Compile_Args* args) {
   if (compile_options.empty()) return compile(args);
   const char* const given = args->compile_options;
   const size_t given_size = args->compile_options_size;
-  // A message is merged with another one by writing that one behind it.
+  // Protobuf merges messages whose bytes follow one another.
   const std::string all = std::string(given, given_size) + compile_options;
   args->compile_options = all.data();
   args->compile_options_size = all.size();

@@ -8,12 +8,12 @@
 
 namespace torch_xla_ext::pjrt_shim {
 
-// Those that programs have which this thread compiles: fields of XLA's
+// The options of programs that this thread compiles: fields of XLA's
 // CompileOptionsProto in their wire format, or an empty text.
 const std::string& CompileOptions();
 void SetCompileOptions(std::string fields);
 
-// Changes `api` so that it compiles with them.
+// Makes `api` compile with these options.
 void AddCompileOptions(PJRT_Api* api);
 
 }  // namespace torch_xla_ext::pjrt_shim

@@ -9,7 +9,7 @@ thread_local int fail_at_start = 0;
 
 struct StartedApi {
   const PJRT_Api* api = nullptr;
-  PJRT_LoadedExecutable_Execute* execute = nullptr;  // before the change
+  PJRT_LoadedExecutable_Execute* execute = nullptr;  // the original function
 };
 
 // Never destroyed: XLA may use the plugin until the process ends.
@@ -32,7 +32,7 @@ PJRT_Error* ErrorIfReady(PJRT_Event* event) {
   return api->PJRT_Event_Error(&args);
 }
 
-// Destroys what the caller gets from an execution that is no error.
+// Destroys the results of a successful execution.
 void DestroyOutputs(PJRT_LoadedExecutable_Execute_Args* args) {
   const PJRT_Api* api = GetStartedApi().api;
   PJRT_LoadedExecutable_GetExecutable_Args loaded = {};

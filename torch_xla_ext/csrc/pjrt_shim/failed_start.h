@@ -1,4 +1,4 @@
-// Programs that have failed when they are started.
+// Programs that have already failed when their start returns.
 #ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_FAILED_START_H_
 #define TORCH_XLA_EXT_CSRC_PJRT_SHIM_FAILED_START_H_
 
@@ -6,10 +6,10 @@
 
 namespace torch_xla_ext::pjrt_shim {
 
-// While one exists, a program that this thread starts and that has failed
-// already, because a kernel refused its operands, say, is an error of its
-// start. Otherwise the error is that of the program's results, which tells
-// nothing to a reader of their memory.
+// While one exists, starting a program in this thread returns an error if the
+// program has failed by then, for example because a kernel refused its
+// operands. Otherwise only the program's results have the error, which readers
+// of their memory would not see.
 class FailAtStart {
  public:
   FailAtStart();
@@ -18,7 +18,7 @@ class FailAtStart {
   FailAtStart& operator=(const FailAtStart&) = delete;
 };
 
-// Changes `api` so that it does this.
+// Makes `api` do this.
 void ReportFailedStarts(PJRT_Api* api);
 
 }  // namespace torch_xla_ext::pjrt_shim

@@ -16,17 +16,17 @@
 namespace torch_xla_ext::pjrt_shim {
 namespace {
 
-// A program that runs longer than this has been loaded long ago. The limit
-// also ends the wait if what it waits for needs a thread that is locked out.
+// A program that runs longer than this has finished loading. The limit also
+// ends the wait if the program waits for a thread that is locked out.
 constexpr std::chrono::seconds kLongestWait{10};
 
 struct Isolation {
-  // Shared by whatever gives work to the device.
+  // Held in shared mode by functions that give work to the device.
   std::shared_mutex device;
   std::mutex mutex;
   std::set<std::string> targets;  // of RunFirstAlone
   std::unordered_set<PJRT_LoadedExecutable*> not_yet_run;
-  // The functions of `api` before the change that are called here.
+  // The original functions of `api` that are called here.
   PJRT_Client_Compile* compile = nullptr;
   PJRT_Executable_DeserializeAndLoad* load = nullptr;
   PJRT_LoadedExecutable_Destroy* destroy = nullptr;
@@ -51,7 +51,7 @@ void WaitFor(PJRT_Buffer* buffer,
   ready.struct_size = PJRT_Buffer_ReadyEvent_Args_STRUCT_SIZE;
   ready.buffer = buffer;
   if (PJRT_Error* error = api->PJRT_Buffer_ReadyEvent(&ready)) {
-    return Ignore(error);  // deleted: whoever executes the program is told
+    return Ignore(error);  // deleted: executing the program reports it
   }
   while (std::chrono::steady_clock::now() < deadline) {
     PJRT_Event_IsReady_Args state = {};
@@ -143,7 +143,7 @@ PJRT_Error* Compile(PJRT_Client_Compile_Args* args) {
   return nullptr;
 }
 
-// Which targets a stored program has is not known.
+// The targets of a stored program are not known.
 PJRT_Error* DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
   if (PJRT_Error* error = GetIsolation().load(args)) return error;
   WillRunAlone(args->loaded_executable);
@@ -167,7 +167,7 @@ void Replace(Function** function, Function** original, Function* replacement) {
   *function = replacement;
 }
 
-// A function that gives work to the device: it shares it with the others.
+// A function that gives work to the device, which it shares with others.
 template <auto kMember>
 struct Shared;
 template <typename Args, PJRT_Error* (*PJRT_Api::*kMember)(Args*)>

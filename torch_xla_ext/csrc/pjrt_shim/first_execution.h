@@ -1,4 +1,4 @@
-// Programs that run for the first time alone.
+// Programs whose first run must not overlap with other work.
 #ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_FIRST_EXECUTION_H_
 #define TORCH_XLA_EXT_CSRC_PJRT_SHIM_FIRST_EXECUTION_H_
 
@@ -8,8 +8,8 @@
 
 namespace torch_xla_ext::pjrt_shim {
 
-// Makes programs that are compiled from now on and that name `target` run for
-// the first time alone: meanwhile nothing else is given to the device.
+// Makes the first run of programs that name `target`, and are compiled from now
+// on, exclusive: meanwhile the device gets no other work.
 //
 // XLA:GPU loads what a target needs when its program first runs. cuDNN's
 // attention, for one, captures the device's compute stream while it loads a

@@ -26,8 +26,8 @@ struct ShapeAndSharding {
   Text sharding;  // a serialized xla::OpSharding, as every sharding here
 };
 
-// What a callback says besides its results. XLA calls `cleanup` when it has
-// read them.
+// A callback's error and cleanup. XLA calls `cleanup` after it has read the
+// results.
 struct CallbackVersionAndError {
   int64_t api_version;
   void* data;

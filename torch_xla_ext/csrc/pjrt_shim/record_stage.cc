@@ -7,11 +7,11 @@
 namespace torch_xla_ext::pjrt_shim {
 namespace {
 
-// What the plugin that is asked has handed over.
+// The functions that the plugin has passed to the probing handler.
 thread_local const XLA_FFI_Api* handed_over = nullptr;
 
-// A handler that is never executed. It says that it is of the version of these
-// headers, which every plugin accepts.
+// A handler that is never executed. It reports the version of these headers,
+// which every plugin accepts.
 XLA_FFI_Error* TakeFfi(XLA_FFI_CallFrame* frame) {
   handed_over = frame->api;
   const XLA_FFI_Extension_Base* extension = frame->extension_start;
@@ -33,13 +33,12 @@ const XLA_FFI_Api* AskForFfi(const PJRT_Api* plugin) {
   try {
     RegisterTarget(plugin, kFfiProbe, probe, TargetApi::kFfi);
   } catch (const std::runtime_error&) {
-    return nullptr;  // it takes no targets
+    return nullptr;  // the plugin does not accept targets
   }
   return handed_over;
 }
 
-// The functions of a plugin's FFI; null if they are of a version without the
-// stage.
+// The functions of a plugin's FFI; null if its version lacks the stage.
 const XLA_FFI_Api* FfiWithRecord(const PJRT_Api* plugin) {
   static std::mutex& mutex = *new std::mutex;
   static auto& known = *new std::map<const PJRT_Api*, const XLA_FFI_Api*>;

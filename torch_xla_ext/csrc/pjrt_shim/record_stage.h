@@ -21,7 +21,7 @@ namespace torch_xla_ext::pjrt_shim {
 // The first version that has the stage.
 inline constexpr int kRecordMinorVersion = 5;
 
-// The target by which a plugin is asked for the functions of its FFI.
+// The target that is registered to get the functions of a plugin's FFI.
 inline constexpr char kFfiProbe[] = "torch_xla_ext.ffi";
 
 struct RegisterHandlerArgs {
@@ -36,7 +36,7 @@ static_assert(offsetof(RegisterHandlerArgs, stages) == 48 &&
                   offsetof(RegisterHandlerArgs, traits) == 88,
               "as in jaxlib 0.12");
 
-// Of XLA_FFI_Error_GetDetails, which XLA_FFI_Error_GetMessage has become.
+// The arguments of XLA_FFI_Error_GetDetails, formerly XLA_FFI_Error_GetMessage.
 struct ErrorDetailsArgs {
   size_t struct_size;
   void* extension_start;
@@ -48,8 +48,8 @@ struct ErrorDetailsArgs {
 // Whether `plugin` takes handlers of the stage.
 bool TakesRecord(const PJRT_Api* plugin);
 
-// Registers an FFI target with one. Throws std::runtime_error, with the
-// plugin's text, if the plugin rejects it.
+// Registers an FFI target with such a handler. Throws std::runtime_error, with
+// the plugin's text, if the plugin rejects it.
 void RegisterWithRecord(const PJRT_Api* plugin, const std::string& name,
                         const TargetFunctions& functions);
 

@@ -159,7 +159,8 @@ bool LearnSize(Slot& slot, PJRT_Error* error) {
 
 template <size_t I>
 PJRT_Error* ShimFunction(Header* args) {
-  // In each turn but the last, the plugin rejects one of the two structures.
+  // In each iteration but the last, the plugin rejects one of the two
+  // structures.
   for (int turn = 0;; ++turn) {
     PJRT_Error* error = Call(slots[I], args, NestedOffset(I), MemorySize(I));
     if (error == nullptr || turn == 2 || !LearnSize(slots[I], error)) {

@@ -25,8 +25,8 @@ enum class TargetApi : int {
   kFfi = 1,      // an XLA FFI handler
 };
 
-// The functions of a target. All but `execute` are handlers of the other stages
-// of an FFI target, or null.
+// The functions of a target. The members besides `execute` are handlers of an
+// FFI target's other stages, or null.
 struct TargetFunctions {
   void* instantiate = nullptr;
   void* prepare = nullptr;

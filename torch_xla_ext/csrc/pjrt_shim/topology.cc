@@ -36,7 +36,7 @@ std::optional<uint64_t> TakeVarint(std::string_view message, size_t* position) {
   return std::nullopt;
 }
 
-// The number of bytes of the value at `position`. If the value has a length
+// The size of the value at `position`. If the value has a length
 // prefix, `position` moves past it.
 std::optional<uint64_t> TakeSize(std::string_view message, uint64_t wire_type,
                                  size_t* position) {
@@ -56,7 +56,7 @@ std::optional<uint64_t> TakeSize(std::string_view message, uint64_t wire_type,
   }
 }
 
-// nullopt if it is not a message but, for example, a text.
+// nullopt if the bytes are not a message but, for example, text.
 std::optional<std::vector<Field>> Parse(std::string_view message) {
   std::vector<Field> fields;
   for (size_t position = 0; position < message.size();) {

@@ -1,4 +1,4 @@
-// Custom calls, and what a call is cached by.
+// Bindings for custom calls and for the keys of cached calls.
 #include "torch_xla_ext/csrc/custom_call/custom_call.h"
 
 #include <torch/csrc/utils/pybind.h>
@@ -152,7 +152,7 @@ int ParseApiVersion(const std::string& target, int lowest, int api_version) {
                         " to 4, but is " + std::to_string(api_version));
 }
 
-// For kernels that get torch's dtypes: makes the buffers have these dtypes.
+// Makes the buffers have torch's dtypes, for kernels that expect them.
 void UseTorchDTypes(const Tensors& tensors, CustomCallConfig* config) {
   CheckNothingIsNarrowed(config->target, tensors.inputs, tensors.outputs);
   for (const torch_xla::XLATensorPtr& input : tensors.inputs) {

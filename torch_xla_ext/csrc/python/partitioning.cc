@@ -43,8 +43,8 @@ py::list ToPython(const Shardings& shardings) {
   return list;
 }
 
-// Calls `function` with the GIL. What Python raises becomes a
-// std::runtime_error with its text alone.
+// Calls `function` with the GIL. A Python exception becomes a
+// std::runtime_error with its text.
 template <typename Function>
 auto CallPython(Function function) {
   const py::gil_scoped_acquire gil;

@@ -1,4 +1,4 @@
-// Registration of targets, and what is registered.
+// Bindings for registering and listing targets.
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Values that are not computed yet, and the state of random numbers.
+// Bindings for pending values and the state of random numbers.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 

@@ -58,7 +58,7 @@ bool IsBuiltinTarget(std::string_view name, const void* function) {
           static_cast<double (*)(double)>(&std::tan))),
       Library(reinterpret_cast<const void*>(&_Unwind_Backtrace)),
   };
-  // Kernels may be linked into XLA's library: there, only the name tells.
+  // If kernels are linked into XLA's library, only the name distinguishes them.
   if (xla.Has(function)) {
     return name.substr(0, 2) == "__" || name == "memrefCopy" ||
            name == "NopReturnToken";

@@ -10,9 +10,9 @@ namespace torch_xla_ext {
 // helpers for its compiled code, from XLA and from the C library.
 bool IsBuiltinTarget(std::string_view name, const void* function);
 
-// Whether XLA's compiler takes a call of `name` for an operation of its own, of
-// certain operands and attributes, which it does not check: other calls end the
-// process, also if a function is registered under the name.
+// Whether XLA's compiler treats a call of `name` as an operation of its own
+// with certain operands and attributes. It does not check these: other calls
+// end the process, even if a function is registered under the name.
 bool IsCompilerTarget(std::string_view name);
 
 }  // namespace torch_xla_ext

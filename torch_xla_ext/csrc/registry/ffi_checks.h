@@ -1,4 +1,4 @@
-// Errors in place of what XLA's FFI functions do on a handler's mistakes.
+// Errors for mistakes of handlers that XLA's FFI functions do not report.
 #ifndef TORCH_XLA_EXT_CSRC_REGISTRY_FFI_CHECKS_H_
 #define TORCH_XLA_EXT_CSRC_REGISTRY_FFI_CHECKS_H_
 
@@ -11,10 +11,10 @@ namespace torch_xla_ext {
 XLA_FFI_Error* MakeFfiError(const XLA_FFI_Api* api, const std::string& text,
                             XLA_FFI_Error_Code code);
 
-// Puts checks in front of two functions of this process's XLA, for handlers
-// that ask for user data, which torch_xla does not pass (XLA would end the
-// process), and for states of a type that is not registered (XLA would deny
-// later that there is a state). To be called before XLA knows a handler.
+// Adds checks to two functions of this process's XLA: for handlers that ask for
+// user data, which torch_xla does not pass (XLA would end the process), and for
+// states of an unregistered type (XLA would later report that there is no
+// state). Call it before a handler is registered.
 void AddFfiChecks();
 
 }  // namespace torch_xla_ext

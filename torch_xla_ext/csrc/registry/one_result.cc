@@ -19,8 +19,8 @@
 namespace torch_xla_ext {
 namespace {
 
-// What NameWithOneResult adds to a name. It has the '#' that no name of a user
-// has.
+// The suffix that NameWithOneResult adds to a name. Users' names cannot have
+// its '#'.
 constexpr char kOneResultSuffix[] = "#one-result";
 
 // Memory for an array of one result, of which a thread uses pages only if a
@@ -38,8 +38,8 @@ class Room {
 
   bool is_there() const { return memory_ != MAP_FAILED; }
 
-  // The array, whose element is followed by bytes that no result is likely to
-  // have.
+  // The array, whose element is followed by bytes that a result is unlikely to
+  // contain.
   void** Array(void* result) {
     std::memset(memory_, kByte, kChecked);
     std::memcpy(memory_, &result, sizeof(result));
@@ -80,7 +80,7 @@ struct GuardedTargets {
 
 GuardedTargets& GetGuardedTargets() {
   static auto* const targets =
-      new GuardedTargets;  // XLA may call until the end
+      new GuardedTargets;  // XLA may call it until the process ends
   return *targets;
 }
 

@@ -46,14 +46,14 @@ struct FfiType {
   pjrt_shim::Deleter* deleter;
 };
 
-// A client that does not look "CUDA" targets up in the process's registry.
+// A client that has its own registry of "CUDA" targets.
 struct CudaClient {
   bool made = false;
   const PJRT_Api* plugin = nullptr;  // null if XLA:GPU is in the process
 };
 
 struct Targets {
-  // Held from a lookup to the registration that depends on it.
+  // Held during a lookup and the registration that depends on it.
   std::mutex mutex;
   FfiTargets ffi;
   std::vector<FfiType> types;
@@ -189,8 +189,8 @@ void RegisterTypeWithXla(const FfiType& type) {
 
 void RegisterTypeWithClient(const Targets& targets, const FfiType& type) {
   if (targets.cuda.plugin == nullptr) return RegisterTypeWithXla(type);
-  // An id that this process's XLA has assigned may be one of the plugin's own
-  // types. Its handlers do not run in a process with a plugin.
+  // An id that this process's XLA assigned may be that of another type in the
+  // plugin. XLA:CPU's handlers do not run in a process with a plugin.
   const bool is_xlas = std::any_of(
       targets.types.begin(), targets.types.end(), [&](const FfiType& other) {
         return other.id == type.id && other.platform == kHostPlatform;
@@ -383,7 +383,7 @@ void ForwardTargets(const std::string& device_type, const PJRT_Api* plugin) {
     functions.execute = function;
     RegisterWithClient(targets.cuda, name, functions, TargetApi::kUntyped);
   }
-  // A handler of a newer version of XLA's FFI has to find its type.
+  // Handlers of newer versions of XLA's FFI look up their type.
   for (const FfiType& type : targets.types) {
     if (type.platform == kCudaPlatform) RegisterTypeWithClient(targets, type);
   }

@@ -74,8 +74,8 @@ States& GetStates() {
 // The plugin's functions, during a call of a handler of version 0.1.
 thread_local const XLA_FFI_Api* plugin_api = nullptr;
 
-// Of XLA_FFI_State_Set in version 0.2. Newer versions know it by its size,
-// until 2027-02-15.
+// The arguments of XLA_FFI_State_Set in version 0.2. Newer versions recognize
+// them by their size, until 2027-02-15.
 struct SetArgsOfVersion2 {
   size_t struct_size;
   XLA_FFI_Extension_Base* extension_start;
@@ -84,8 +84,8 @@ struct SetArgsOfVersion2 {
   void* state;
 };
 
-// Of XLA_FFI_State_Set and XLA_FFI_State_Get since version 0.3, where each
-// stage may have a state.
+// The arguments of XLA_FFI_State_Set and XLA_FFI_State_Get since version 0.3,
+// where each stage may have a state.
 struct StateArgs {
   size_t struct_size;
   XLA_FFI_Extension_Base* extension_start;
@@ -144,7 +144,7 @@ XLA_FFI_Error* SetState(XLA_FFI_State_Set_Args* args) {
       const std::lock_guard<std::mutex> lock(states.mutex);
       states.deleters.erase(args->state);
     }
-    args->deleter(args->state);  // which nobody else has
+    args->deleter(args->state);  // not shared with other handlers
   }
   return error;
 }
@@ -160,7 +160,7 @@ const XLA_FFI_Api* FunctionsOfFirstVersion(const XLA_FFI_Api* plugin,
   const std::lock_guard<std::mutex> lock(mutex);
   XLA_FFI_Api*& api = made[{plugin, instantiates}];
   if (api == nullptr) {
-    // With the functions of newer versions, too.
+    // Also has the functions of newer versions.
     char* memory = new char[std::max(sizeof(*api), plugin->struct_size)]();
     std::memcpy(memory, plugin, plugin->struct_size);
     api = reinterpret_cast<XLA_FFI_Api*>(memory);
@@ -208,8 +208,8 @@ XLA_FFI_Error* CallBefore(void* handler, XLA_FFI_ExecutionStage stage,
                       XLA_FFI_Error_Code_UNIMPLEMENTED);
 }
 
-// The functions for which XLA calls those of this file. Each is written once,
-// before XLA knows its function.
+// The handlers that are called by this file's functions. Each is written once,
+// before XLA gets its function.
 std::array<TargetFunctions, kMaxAdaptedTargets> adapted = {};
 
 // Calls a handler of one of `adapted` for a plugin.

@@ -1,5 +1,5 @@
-// What stands between XLA and the handlers of an FFI target's stages where XLA
-// would not call them as the headers that they were compiled with promise.
+// Adapters between XLA and handlers of an FFI target's stages, where XLA does
+// not call the handlers as the headers promise with which they were compiled.
 //
 // - XLA:CPU calls `instantiate` and `execute`. Before each `execute`, the other
 //   two stages are called here, as XLA:GPU calls them for each execution.
@@ -19,7 +19,7 @@
 
 namespace torch_xla_ext {
 
-// How many targets can have a function in between.
+// The maximum number of targets with an adapter.
 inline constexpr size_t kMaxAdaptedTargets = 512;
 
 // Returns what to register with XLA for the target `name` with `functions`;
@@ -35,7 +35,7 @@ TargetFunctions FunctionsForPlugin(const std::string& name,
 // calls the one that the handler gave with the state.
 void DeleteState(void* state);
 
-// Tells that the states of a type are deleted by another function.
+// Sets another function that deletes the states of a type.
 void SetHasDeleter(int64_t type_id);
 
 }  // namespace torch_xla_ext

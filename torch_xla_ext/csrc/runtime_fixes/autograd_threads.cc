@@ -5,7 +5,7 @@
 namespace torch_xla_ext {
 namespace {
 
-// Reaches what the engine shows to its subclasses only.
+// Gives access to protected members of the engine.
 struct DeviceThreads : torch::autograd::Engine {
   static void StartLate(torch::autograd::Engine* engine) {
     const bool has_counted =

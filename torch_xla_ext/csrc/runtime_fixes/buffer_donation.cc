@@ -51,7 +51,7 @@ std::string Sharding(const torch::lazy::Node* node, size_t index) {
 }
 
 // Whether threads donate buffers of `device` in turns, this one included. A
-// program that moves to another thread for good does not.
+// program that moves to another thread once does not count.
 bool ThreadsDonateInTurns(const torch::lazy::BackendDevice& device) {
   struct Threads {
     std::thread::id last;
@@ -113,7 +113,7 @@ void SetAliases(torch_xla::LoweringContext* context,
           nodes.find(&torch_xla::ShapeHelper::ShapeOfXlaOp(parameter));
       const torch::lazy::Value& result = program.results[found->second];
       const std::string sharding = Sharding(result.node.get(), result.index);
-      // Where there is none, XLA chooses one.
+      // Without a sharding, XLA chooses one.
       has_result = node != nodes.end() && !sharding.empty() &&
                    sharding == Sharding(node->second, 0);
     }

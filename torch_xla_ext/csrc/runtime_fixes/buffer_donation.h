@@ -1,4 +1,5 @@
-// Which parameters a program may overwrite, and with which of its results.
+// Decides which parameters a program may overwrite, and with which of its
+// results.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_BUFFER_DONATION_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_BUFFER_DONATION_H_
 

@@ -10,7 +10,7 @@ namespace torch_xla_ext {
 std::string CheckFailedMessage(std::string text, const char* file, int line) {
   const char* const shows_stacks = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
   if (shows_stacks == nullptr || std::strcmp(shows_stacks, "1") != 0) {
-    // What the check says follows the stack.
+    // The message of the check follows the stack.
     const std::string end_of_stack = "*** End stack trace ***";
     const size_t begin = text.find("*** Begin stack trace ***");
     const size_t end = text.find(end_of_stack);

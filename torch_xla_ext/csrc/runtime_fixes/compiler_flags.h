@@ -4,9 +4,9 @@
 
 namespace torch_xla_ext {
 
-// Puts flags before those in the environment variable XLA_FLAGS, which count
-// more: on the CPU, maxima and minima of NaN are NaN, as PyTorch's are. XLA
-// reads them when a client is made. A second call does nothing.
+// Adds flags in front of those in the environment variable XLA_FLAGS, which
+// override them: on the CPU, maxima and minima of NaN are NaN, as in PyTorch.
+// XLA reads them when a client is made. A second call does nothing.
 void SetCompilerFlags();
 
 }  // namespace torch_xla_ext

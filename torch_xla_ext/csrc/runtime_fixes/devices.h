@@ -1,4 +1,4 @@
-// What a device's number or name means, also under SPMD, where the one device
+// Looks up devices by number or name, also under SPMD, where the device
 // "SPMD:0" stands for all. The front library and patches/ call these functions.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_DEVICES_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_DEVICES_H_
@@ -26,7 +26,8 @@ inline void CheckDeviceExists(size_t number, size_t count, bool is_spmd) {
                           std::to_string(count) + ", from xla:0 on");
 }
 
-// A device of which to ask what all devices have in common, such as their kind.
+// A device that represents all devices in queries of common properties, such as
+// their kind.
 inline std::string AnyOf(const std::string& device,
                          const std::vector<std::string>& local_devices) {
   return device == "SPMD:0" ? local_devices.at(0) : device;

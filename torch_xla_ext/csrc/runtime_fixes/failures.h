@@ -76,8 +76,8 @@ class CheckedExecution {
   static bool InThisThread();
 };
 
-// How often data may have lost its value without being replaced: the number of
-// programs that were executed otherwise, or have failed.
+// The number of events in which data may have lost its value without being
+// replaced: programs that were executed otherwise, or that failed.
 uint64_t NumLosses();
 void CountLoss();
 

@@ -9,9 +9,9 @@
 namespace torch_xla_ext {
 namespace {
 
-// Of HloModuleProto.
+// Field numbers of HloModuleProto.
 constexpr uint32_t kName = 1;
-// As many as torch_xla keeps of its own programs.
+// The same number as torch_xla caches of its own programs.
 constexpr size_t kMaxPrograms = 1024;
 
 struct Programs {

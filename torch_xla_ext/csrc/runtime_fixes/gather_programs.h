@@ -1,4 +1,4 @@
-// Programs that gather a sharded value, which the client makes to read it.
+// Programs with which the client gathers a sharded value to read it.
 //
 // Upstream compiles one for each read of each value.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_GATHER_PROGRAMS_H_
@@ -11,10 +11,10 @@
 
 namespace torch_xla_ext {
 
-// Whether `program`, a serialized HloModuleProto, is one of them.
+// Whether `program`, a serialized HloModuleProto, gathers a value.
 bool IsGatherProgram(const std::string& program);
 
-// What `compile` returned for an equal program.
+// The result of `compile` for an equal program, which is cached.
 torch::lazy::ComputationPtr CompiledGatherProgram(
     const std::string& program,
     const std::function<torch::lazy::ComputationPtr()>& compile);

@@ -20,8 +20,8 @@ namespace torch_xla_ext {
 // DIST_SERVICE_MAX_MISSING_HEARTBEATS (10).
 int HeartbeatTimeout();
 
-// Says that there are other processes: from now on WaitUnlessLost detects their
-// loss.
+// Declares that there are other processes: from now on WaitUnlessLost detects
+// their loss.
 void WatchProcesses();
 bool ProcessesWatched();
 
@@ -30,8 +30,8 @@ bool ProcessesWatched();
 //
 // At exit, this process then skips everything that waits for devices. If no
 // thread gets the exception within TORCH_XLA_EXT_EXIT_TIMEOUT seconds (60), the
-// process ends itself with a message: it waits for something that no exception
-// can interrupt.
+// process ends itself with a message: something that no exception can interrupt
+// blocks it.
 void SetLostProcess(const std::string& status);
 
 // The error's text; empty as long as no process is lost.
@@ -39,9 +39,8 @@ std::string LostProcess();
 // Throws std::runtime_error with that text, if there is one.
 void ThrowLostProcess();
 
-// Says that this process begins to exit. If another process is lost, the exit
-// takes at most ten seconds, whatever it waits for. Returns whether one is
-// lost.
+// Declares that this process begins to exit. If another process is lost, the
+// exit takes at most ten seconds. Returns whether one is lost.
 bool EndIfLost();
 
 // Runs `job` in another thread and waits for it. Throws like ThrowLostProcess

@@ -12,12 +12,12 @@ namespace torch_xla_ext {
 // tensor and to no data.
 using CompileFunction = std::function<torch::lazy::ComputationPtr()>;
 
-// Thrown in place of compiling a program. No std::exception, for it is no
-// error.
+// Thrown instead of compiling a program. Not a std::exception, because it is
+// not an error.
 struct OnlyLowered {};
 
-// While it lives, what this thread would compile is lowered, and then throws
-// OnlyLowered.
+// While it lives, this thread lowers programs instead of compiling them, and
+// then throws OnlyLowered.
 class LoweringScope {
  public:
   LoweringScope();
@@ -28,8 +28,8 @@ class LoweringScope {
   CompileFunction compile;  // of the program that has been lowered last
 };
 
-// What compiles programs asks, before it does, whether this thread has a scope,
-// and if so calls the second function, which throws OnlyLowered.
+// Code that compiles programs first checks whether this thread has a scope; if
+// so, it calls the second function, which throws OnlyLowered.
 bool IsOnlyLowering();
 [[noreturn]] void StopLowered(CompileFunction compile);
 

@@ -1,4 +1,4 @@
-// If an operator gets a tensor of another device besides XLA tensors.
+// Operators that get a tensor of another device besides XLA tensors.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_MIXED_DEVICES_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_MIXED_DEVICES_H_
 

@@ -1,11 +1,11 @@
-// What follows when torch_xla has made its client. The front library and
+// Actions after torch_xla has made its client. The front library and
 // patches/ call ClientIsMade.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_NEW_CLIENT_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_NEW_CLIENT_H_
 
 namespace torch_xla_ext {
 
-// Has ClientIsMade call `action` last, in place of an earlier action.
+// Sets the action that ClientIsMade runs last, and replaces an earlier one.
 void SetActionOfNewClient(void (*action)());
 
 // Starts autograd's threads, and then runs the action, which may use the

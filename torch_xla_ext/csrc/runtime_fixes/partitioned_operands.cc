@@ -131,7 +131,8 @@ class PartitionedOperands {
     const std::string wide = type.Serialize();
     ProtobufMessage narrow = type;
     narrow.SetNumber(shape::kElementType, hlo::kS32);
-    // Not by a clamp: XLA's passes do not expect its operands of other sizes.
+    // Not by a clamp operation: XLA's passes do not expect its operands of
+    // other sizes.
     const uint64_t raised =
         Add("maximum", wide, {operands[place], Everywhere(-1, wide)});
     const uint64_t clamped =
@@ -196,7 +197,7 @@ class PartitionedOperands {
     one->SetNumbers(instruction::kOperandIds, operands);
   }
 
-  // The operand, replicated but for these dimensions, of which XLA decides.
+  // The operand, replicated except in these dimensions, which XLA decides.
   uint64_t WholeBut(uint64_t operand, std::vector<uint64_t> dimensions) {
     ProtobufMessage message;
     message.SetBytes(instruction::kCustomCallTarget, "Sharding");

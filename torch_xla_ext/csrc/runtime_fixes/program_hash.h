@@ -1,4 +1,4 @@
-// What the hash of a program has to cover besides the hashes of its nodes.
+// Completes the hash of a program beyond the hashes of its nodes.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PROGRAM_HASH_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PROGRAM_HASH_H_
 

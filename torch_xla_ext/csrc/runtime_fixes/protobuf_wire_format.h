@@ -11,12 +11,12 @@
 
 namespace torch_xla_ext {
 
-// Keeps the order of its fields, and those that nobody asks for.
+// Keeps the order of its fields, also of unread ones.
 class ProtobufMessage {
  public:
   ProtobufMessage() = default;
   // Views into `serialized` stay valid as long as it does. Throws
-  // std::runtime_error if it is no message.
+  // std::runtime_error if it is not a message.
   explicit ProtobufMessage(std::string_view serialized);
 
   bool Has(uint32_t number) const;

@@ -15,10 +15,10 @@ namespace {
 
 constexpr c10::DispatchKey kBeforePython = c10::DispatchKey::PythonTLSSnapshot;
 
-// What dispatches to Python, for a mode or a subclass, enters here first. As in
-// PyTorch, but functionalization is left to those whom Python calls. An
-// operator that calls others, such as linear(), does so with functionalization:
-// those that dispatch to Python, too, enter here again.
+// Calls that dispatch to Python, for a mode or a subclass, enter here first. As
+// in PyTorch, except that functionalization is left to the operators that
+// Python calls. An operator that calls others, such as linear(), does so with
+// functionalization: if those dispatch to Python, too, they enter here again.
 void EnterPython(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
   const at::impl::MaybeSetTLSOnEntryGuard guard;
@@ -28,8 +28,8 @@ void EnterPython(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       stack);
 }
 
-// PyTorch's own functions, with functionalization for the Python code that no
-// other Python code comes after.
+// PyTorch's own functions, with functionalization for the innermost Python
+// code.
 class Functionalizing final : public c10::impl::PyInterpreterVTable {
  public:
   explicit Functionalizing(const c10::impl::PyInterpreterVTable* torch)

@@ -3,9 +3,9 @@
 // torch.autograd.graph.allow_mutation_on_saved_tensors.
 //
 // XLA tensors have views by functionalization, whose dispatch key comes before
-// Python's and after autograd's. So what Python got were the values of tensors,
-// without their wrappers, and what it made had none: writes through its views
-// were lost, and a mode did not know its own arguments again.
+// Python's and after autograd's. So Python got the values of tensors without
+// their wrappers, and its results had none: writes through its views were lost,
+// and a mode did not recognize its own arguments.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PYTHON_DISPATCH_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PYTHON_DISPATCH_H_
 

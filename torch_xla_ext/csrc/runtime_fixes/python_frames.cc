@@ -9,8 +9,8 @@
 namespace torch_xla_ext {
 namespace {
 
-// Where a graph of torch.compile is compiled, and the file of torch_xla in
-// whose place, with its function extract_graph_helper.
+// The file that compiles graphs of torch.compile, and torch_xla's file that it
+// replaces, with its function extract_graph_helper.
 constexpr std::string_view kCompiler = "/graph/compiled_graph.py";
 constexpr char kBridge[] = "torch_xla/_dynamo/dynamo_bridge.py";
 

@@ -16,9 +16,9 @@ std::vector<std::string> FoldersOf(std::initializer_list<const char*> packages);
 bool IsInFolders(const std::string& file,
                  const std::vector<std::string>& folders);
 
-// The frames without those of this project's packages. PT_XLA_DEBUG tells the
-// cause of an execution by the innermost functions of torch_xla, and operations
-// remember the lines that made them: a wrapper of ours is neither.
+// The frames without those of this project's packages. PT_XLA_DEBUG derives the
+// cause of an execution from torch_xla's innermost functions, and operations
+// record the lines that made them; our wrappers are neither.
 std::vector<torch::lazy::SourceLocation> WithoutOwnFrames(
     std::vector<torch::lazy::SourceLocation> frames);
 

@@ -10,9 +10,9 @@ namespace torch_xla_ext {
 namespace {
 
 std::mutex mutex;
-std::optional<uint64_t> pending;  // until there is a client
+std::optional<uint64_t> pending;  // only until there is a client
 
-// More than the devices that a process has, whose numbers may have gaps.
+// More than a process's devices, whose numbers may have gaps.
 constexpr int kMaxLocalDevices = 64;
 
 // Not for bridge::GetBackendDevices(), which may be making the client.

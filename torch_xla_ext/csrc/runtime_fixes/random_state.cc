@@ -12,7 +12,7 @@ namespace {
 
 using torch_xla::XLAGraphExecutor;
 
-// Reach what torch's classes show to their subclasses only.
+// Give access to protected members of torch's classes.
 struct Executor : torch::lazy::LazyGraphExecutor {
   using torch::lazy::LazyGraphExecutor::DeviceContextArena;
 };

@@ -1,4 +1,4 @@
-// Where a device's random numbers stand, kept as a value of the program.
+// The state of a device's random numbers, as a value of the program.
 //
 // xm.get_rng_state() returns a number, which the host computes. A program that
 // sets it has it as another input, which a captured step would take for the
@@ -16,13 +16,13 @@ namespace torch_xla_ext {
 
 class RandomState {
  public:
-  // The current device's, now.
+  // The current state of the current device.
   RandomState();
 
   at::Tensor Seed() const;
 
-  // Makes the next random numbers those that followed this state. `seed` is
-  // this state's, perhaps behind a barrier.
+  // Restores this state for the next random numbers. `seed` is this state's,
+  // perhaps behind a barrier.
   void Restore(const at::Tensor& seed) const;
   void RestoreValue() const;
 

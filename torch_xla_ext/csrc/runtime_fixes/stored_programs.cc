@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kBlockSize = size_t{1} << 20;
 
-// The hash of the contents of the file that contains the function.
+// The hash of the file that contains the function.
 torch::lazy::hash_t FileHash(const void* function) {
   Dl_info info;
   const char* path =

@@ -11,9 +11,9 @@
 
 namespace torch_xla_ext {
 
-// What a stored program's key has to cover besides the program: the code that
-// compiled it, as the contents of two files, the library that contains this
-// function and the PJRT plugin. A constant if programs are not stored.
+// The part of a stored program's key besides the program: a hash of the code
+// that compiled it, which is the library that contains this function and the
+// PJRT plugin. A constant if programs are not stored.
 //
 // Kernels of other libraries are not covered: a program refers to them by name,
 // and what it contains of them (payloads, attributes, aliases) is in its own

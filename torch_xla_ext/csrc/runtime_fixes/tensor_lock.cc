@@ -24,9 +24,9 @@ std::recursive_mutex& Mutex() {
   return mutex;
 }
 
-// Which thread has read which tensor's operations last. Only one thread does in
-// most processes, so nothing is noted until there is a second one. Guarded by
-// the TensorLock.
+// The thread that last read each tensor's operations. Most processes have only
+// one such thread, so nothing is recorded until there is a second one. Guarded
+// by the TensorLock.
 struct Readers {
   std::thread::id first;
   bool are_several = false;

@@ -21,8 +21,8 @@ namespace torch_xla_ext {
 
 // Held by the one thread that collects tensors for a program, until they have
 // their data; and by a thread that reads or replaces one tensor's operations. A
-// thread may hold it several times. It is never waited for with the GIL, nor
-// with a device's lock: its holder may wait for both.
+// thread may hold it several times. Never acquire it while holding the GIL or a
+// device's lock: its holder may wait for both.
 class TensorLock {
  public:
   TensorLock();
@@ -33,8 +33,8 @@ class TensorLock {
   TensorLock& operator=(const TensorLock&) = delete;
 };
 
-// Whether several threads have worked with tensors. False for autograd's, which
-// do so while another one waits.
+// Whether several threads have worked with tensors. Autograd's threads do not
+// count, because another thread waits for them.
 bool ThreadsAreSeveral();
 
 // Whether another thread has read the operations of the tensor with this id

@@ -9,19 +9,19 @@
 
 namespace torch_xla_ext {
 
-// Is told of each program that is compiled. torch_xla computes a value that is
+// Call it for each program that is compiled. torch_xla computes a value that is
 // read, such as loss.item(), and nothing else. So a loop that reads values and
 // never calls torch_xla.sync() compiles a larger program for each, which
 // repeats all steps before: it looks like a hang. After three programs in
-// succession, each of which contains the one before, values are read as
-// ComputePendingValues() says. One warning tells.
+// succession, each of which contains the one before, ComputePendingValues()
+// takes effect, with one warning.
 //
 // A program that was compiled before, and operations that have been computed
 // since, cost nothing and count for nothing: these are operations that are
 // still pending, not ones that look the same.
 void FindGrowth(const std::vector<const torch::lazy::Node*>& post_order);
 
-// Is called before the value of an XLA tensor is read on the host, and after an
+// Call it before the value of an XLA tensor is read on the host, and after an
 // optimizer has updated it. If programs have grown, it computes all pending
 // values of the tensor's device, as torch_xla.sync() does.
 void ComputePendingValues(const at::Tensor& tensor);
@@ -30,7 +30,7 @@ void ComputePendingValues(const at::Tensor& tensor);
 // are those of a step that is traced. Nor does it where several threads trace.
 void PauseComputingPendingValues(bool begins);
 
-// Is called before an optimizer's second and later steps, with a tensor that it
+// Call it before an optimizer's second and later steps, with a tensor that it
 // updates. If the value of the last step is still pending, programs would grow.
 void FindPendingStep(const at::Tensor& updated);
 

@@ -16,8 +16,8 @@ namespace torch_xla_ext {
 
 inline constexpr int kAnyRank = -1;
 
-// A buffer's run-time description. An absent optional operand has the dtype
-// kAbsent.
+// The run-time description of a buffer. An absent optional operand has the
+// dtype kAbsent.
 struct BufferView {
   void* data = nullptr;
   DType dtype = DType::kAbsent;
@@ -49,7 +49,7 @@ class AnyView {
     for (int i = 0; i < view_.rank; ++i) size *= view_.dims[i];
     return size;
   }
-  // How many elements lie between two neighbors along a dimension.
+  // The number of elements between two neighbors along a dimension.
   int64_t stride(int i) const {
     int64_t stride = 1;
     if (view_.layout == nullptr) {

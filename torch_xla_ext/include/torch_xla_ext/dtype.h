@@ -63,8 +63,8 @@ inline constexpr DType F4E2M1FNX2 = DType::kF4E2M1FNX2;
 inline constexpr DType S4X2 = DType::kS4X2;
 inline constexpr DType U4X2 = DType::kU4X2;
 
-// Whether torch_xla has no tensors of this type, so that an array of U8 passes
-// for one: its bytes are the elements.
+// Whether torch_xla lacks tensors of this type, so that an array of U8 with the
+// elements' bytes is accepted.
 constexpr bool IsPassedAsBytes(DType dtype) {
   return dtype == F8E3M4 || dtype == F8E8M0FNU || dtype == F4E2M1FNX2 ||
          dtype == S4X2 || dtype == U4X2;
@@ -103,7 +103,7 @@ inline constexpr DTypeInfo kDTypes[] = {
     {DType::kU4X2, "U4X2", 1},
 };
 
-// A type's place in kDTypes by its name, or -1. (Comparing an address with null
+// A type's index in kDTypes by its name, or -1. (Comparing an address with null
 // is no constant expression to GCC when it compiles with sanitizers.)
 constexpr int DTypeIndex(std::string_view name) {
   int index = 0;

@@ -117,7 +117,7 @@ constexpr XLA_FFI_DataType NumberType() {
   }
 }
 
-// What an attribute is, in the words of ParamType().
+// Describes an attribute's type, in the words of ParamType().
 inline std::string AttributeType(XLA_FFI_AttrType type, const void* attribute) {
   const auto number = [](XLA_FFI_DataType dtype) {
     switch (dtype) {

@@ -107,7 +107,7 @@ constexpr void CheckViewType() {
                 "a view's rank is not the signature's");
 }
 
-// Whether the environment asks for a line for each launch.
+// Whether the environment turns on a log line for each launch.
 inline bool LogsLaunches() {
   static const bool logs = [] {
     const char* value = std::getenv("TORCH_XLA_EXT_LOG_LAUNCHES");
@@ -210,8 +210,8 @@ inline Status CheckAliases(const Signature& signature,
   return Status::Ok();
 }
 
-// Checks the parameters, calls kLaunch, and logs if requested. It lets no
-// exception out, because its caller is XLA.
+// Checks the parameters, calls kLaunch, and logs if requested. It does not
+// throw, because its caller is XLA.
 template <const Signature& kSignature, auto kLaunch, typename Params,
           typename... Stream>
 Status Launch(const char* entry, const BufferView* views, const Params& params,

@@ -96,7 +96,7 @@ std::string ParamType() {
 
 }  // namespace
 
-// The T of another argument, so that `0` does for an int64_t.
+// T as a non-deduced type, so that `0` is accepted for an int64_t.
 template <typename T>
 struct Identity {
   using Type = T;
@@ -137,8 +137,8 @@ struct ParamField {
   Limit max;
 };
 
-// Converts to anything but the struct itself, to count how many members that
-// can be made of.
+// Converts to anything but the struct itself, which counts the struct's
+// members.
 template <typename Params>
 struct AnyMember {
   template <typename T, typename = std::enable_if_t<!std::is_same_v<T, Params>>>

@@ -1,5 +1,5 @@
-// How a kernel says the size of a workspace: a result's dimension that follows
-// from its operands' sizes, but not as a signature can say it.
+// Declares the size of a workspace: a result's dimension that follows from the
+// operands' sizes in a way that a signature cannot express.
 //
 //   int64_t WorkspaceSize(const torch_xla_ext::Sizes& sizes) {
 //     return 2 * sizes["num_seqs"] * sizes["head_dim"];
@@ -27,9 +27,8 @@ namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 // those with a star.
 class Sizes {
  public:
-  // Of each name in the operands, in the order in which it stands there first,
-  // its size; -1 if no operand that is there says it. Of each operand its
-  // dtype.
+  // The size of each name, in the order of its first appearance in the
+  // operands; -1 if no present operand gives it. The dtype of each operand.
   Sizes(const Signature& signature, const int64_t* sizes, const uint8_t* dtypes)
       : signature_(signature), sizes_(sizes), dtypes_(dtypes) {
     for (int i = 0; i < signature.num_operands; ++i) {
@@ -73,7 +72,7 @@ class Sizes {
 
 namespace internal {
 
-// -1 if the function asked for what is not there.
+// -1 if the function asked for an unknown size.
 template <const Signature& kSignature, int64_t (*kFunction)(const Sizes&)>
 int64_t CallSize(const int64_t* sizes, const uint8_t* dtypes) {
   try {

@@ -1,4 +1,4 @@
-// How kernels that are linked into the wheel make themselves known. For
+// Registration of kernels that are linked into the wheel. For
 // kernel.h; authors do not need it.
 #ifndef TORCH_XLA_EXT_STATIC_KERNEL_H_
 #define TORCH_XLA_EXT_STATIC_KERNEL_H_
@@ -17,8 +17,8 @@ struct StaticKernel {
   const char* schema;  // SchemaText()
 };
 
-// Keeps `kernel` until torch_xla is imported, which registers its FFI entry
-// and can say what is wrong. Called by static initialisers; always true. Weak:
+// Stores `kernel` until torch_xla is imported, which registers its FFI entry
+// and can report errors. Called by static initialisers; always true. Weak:
 // a torch_xla built from source (patches/) links kernels without this library,
 // and has their untyped entries only.
 __attribute__((weak)) bool AddStaticKernel(const StaticKernel& kernel);

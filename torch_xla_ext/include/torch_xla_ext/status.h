@@ -1,4 +1,4 @@
-// What a launch function returns.
+// The result of a launch function.
 #ifndef TORCH_XLA_EXT_STATUS_H_
 #define TORCH_XLA_EXT_STATUS_H_
 

@@ -47,7 +47,8 @@ inline constexpr int kMaxRank = 64;  // torch's
 
 namespace {  // NOLINT: as in params.h
 
-// What caller and kernel must agree on: the signature and the parameters.
+// The text on which caller and kernel must agree: the signature and the
+// parameters.
 template <typename Params>
 std::string SchemaText(const Signature& signature) {
   return std::string(signature.text) + "\nparams(" +

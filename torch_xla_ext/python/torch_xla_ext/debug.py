@@ -1,4 +1,4 @@
-"""Shows what XLA is about to run: HLO, StableHLO, and the custom calls in it.
+"""Show the programs that XLA is about to run: HLO, StableHLO, and their custom calls.
 
 If the environment variable TORCH_XLA_EXT_LOG_LAUNCHES is set, launches of kernels that use
 torch_xla_ext/kernel.h are logged to standard error, with their shapes and the time of the launch
@@ -58,7 +58,7 @@ def hlo(tensors: torch.Tensor | Sequence[torch.Tensor]) -> Text:
 
 
 def stablehlo(tensors: torch.Tensor | Sequence[torch.Tensor]) -> Text:
-    """Return the same graph as StableHLO."""
+    """Return the pending graph of XLA tensors as StableHLO."""
     text = torch_xla._XLAC._get_stablehlo(_tensors(tensors), "", [], False)
     return Text(text.decode())
 
@@ -72,7 +72,7 @@ class CustomCall:
     operands: tuple[str, ...]
     results: tuple[str, ...]
     api_version: int
-    # Of a kernel made with kernel.h, its untyped payload; else the bytes, or the attributes' text.
+    # Decoded if the kernel is made with kernel.h; otherwise the bytes, or the attributes' text.
     payload: UntypedPayload | bytes | str
     aliases: dict[int, int]
     has_side_effect: bool

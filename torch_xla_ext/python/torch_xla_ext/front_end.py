@@ -69,7 +69,7 @@ class TorchXla(FrontEnd):
                 functionalization.replace(tensor, result)
 
         def run_xla(*args: Value) -> None:
-            """Run without functionalization, XLA_DISABLE_FUNCTIONALIZATION=1."""
+            """Run the operator if functionalization is off (XLA_DISABLE_FUNCTIONALIZATION=1)."""
             for tensor, result in new_values(args):
                 tensor.copy_(result)
 
@@ -99,7 +99,7 @@ class TorchXla(FrontEnd):
 def _register(
     operator: torch._ops.OpOverload, register: Callable[..., object], **how: object
 ) -> object:
-    """Register a kernel of csrc/custom_call/dispatcher_kernels.h for as long as the operator."""
+    """Register a kernel of csrc/custom_call/dispatcher_kernels.h for the operator's lifetime."""
     schema = operator._schema
     kernel = register(name=schema.name, overload=schema.overload_name, **how)
     torch_library.keep(schema.name, kernel)

@@ -1,4 +1,4 @@
-"""Protocol Buffers' wire format, for the few fields of XLA's messages that are needed."""
+"""Protocol Buffers' wire format, for the few fields of XLA's messages that are used."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Return the numbers and values of a message's fields.
+    """Yield the numbers and values of a message's fields.
 
     Yields:
         A field's number, and its value: an integer, or the bytes of a text, a message, or a number
         of fixed size.
 
     Raises:
-        ValueError: the data has a wire type that messages of today do not have.
+        ValueError: the data has an obsolete or unknown wire type.
     """
     at = 0
     while at < len(message):
@@ -33,22 +33,22 @@ def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def field(number: int, content: bytes) -> bytes:
-    """Return a field of a text, bytes or a message."""
+    """Encode a field of a text, bytes or a message."""
     return _as_varint(number << 3 | 2) + _as_varint(len(content)) + content
 
 
 def number(field_number: int, value: int) -> bytes:
-    """Return a field of an integer that is not negative, a bool or an enum."""
+    """Encode a field of a non-negative integer, a bool or an enum."""
     return _as_varint(field_number << 3) + _as_varint(value)
 
 
 def packed(field_number: int, values: Iterable[int]) -> bytes:
-    """Return a repeated field of integers that are not negative."""
+    """Encode a repeated field of non-negative integers."""
     return field(field_number, b"".join(map(_as_varint, values)))
 
 
 def varints(data: memoryview) -> Iterator[int]:
-    """Return the integers of a packed field."""
+    """Decode the integers of a packed field."""
     at = 0
     while at < len(data):
         value, at = _varint(data, at)

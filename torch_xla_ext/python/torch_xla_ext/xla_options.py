@@ -17,14 +17,14 @@ _OVERRIDES, _NAME, _VALUE, _TEXT = 7, 1, 2, 1
 def compiler_options(**options: bool | int | float | str) -> Iterator[None]:
     """Compile programs on a GPU with options of XLA's compiler.
 
-    They count for programs that this thread compiles in the block, more than those of XLA_FLAGS
-    and of blocks around it::
+    The options apply to programs that this thread compiles in the block. They override XLA_FLAGS
+    and outer blocks::
 
         with torch_xla_ext.compiler_options(xla_gpu_autotune_level=0):
             torch_xla.sync()
 
-    A program with options is another one than the same operations without them. A captured step
-    keeps those of its first call. On a CPU they change nothing.
+    The same operations with other options are another program. A captured step keeps the options of
+    its first call. On a CPU they change nothing.
 
     Args:
         options: as in XLA_FLAGS, without dashes; of flags that name a choice, its name.
@@ -45,7 +45,7 @@ def current() -> bytes:
 
 @contextlib.contextmanager
 def exactly(options: bytes) -> Iterator[None]:
-    """Compile with options that `current` has returned, and no others."""
+    """Compile with exactly the options that `current` returned."""
     before = current()
     torch_xla._XLAC._xla_set_compile_options(options)
     try:

@@ -98,7 +98,7 @@ def _has_run(name: str) -> bool:
 
 
 def _act_on(name: str) -> None:
-    """Call what waits for the module, which has run."""
+    """Call the actions that wait for the module, which has run."""
     for names, action in list(_actions.get(name, ())):
         if all(map(_has_run, names)):
             action()

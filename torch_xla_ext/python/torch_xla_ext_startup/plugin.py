@@ -16,10 +16,10 @@ from torch_xla_ext_startup import install
 
 
 class CudaPlugin(plugins.DevicePlugin):
-    """PJRT_DEVICE=CUDA through a PJRT CUDA plugin of JAX, behind the bridge in _XLAC."""
+    """PJRT_DEVICE=CUDA through a PJRT CUDA plugin of JAX, behind the shim in _XLAC."""
 
     def library_path(self) -> str:
-        """Find and load the plugin, and return the path of the bridge in front of it.
+        """Find and load the plugin, and return the path of the shim in front of it.
 
         torch_xla calls this once, when it makes its client.
 

@@ -1,14 +1,14 @@
-"""Kernels for XLA, declared with PyTorch alone: signatures, CUDA sources, operators.
+"""Kernels for XLA, declared with PyTorch alone: signatures, CUDA sources and operators.
 
-A front end, which brings PyTorch and XLA together, makes the calls: torch_xla_ext, or torch_xla_gpu
-(//integrations/torch_tpu). Each ships this package, and registers itself when it is imported
-(`front_end`). This package imports the standard library, numpy, torch and itself, nothing else but
-what a function needs that says so.
+A front end, which connects PyTorch and XLA, makes the calls: torch_xla_ext, or torch_xla_gpu
+(//integrations/torch_tpu). Each ships this package, and registers itself at import (`front_end`).
+This package imports the standard library, numpy and torch. A function that needs another library
+imports it itself.
 """
 
 import importlib
 
-# The names of this package, by the modules that have them, which are imported at the first use.
+# The public names by their modules, which are imported at the first use.
 _MODULES = {
     "ArrayType": "signature.schema",
     "Checked": "operator.checked",

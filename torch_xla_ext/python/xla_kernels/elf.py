@@ -1,4 +1,4 @@
-"""Checks ELF shared libraries, to explain why one cannot be loaded."""
+"""Check ELF shared libraries, to explain why one cannot be loaded."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def why_not_loadable(path: Path) -> str | None:
 
 
 def _needed_size(path: Path, header: bytes) -> int:
-    """Return the size that a file has at least, by its headers.
+    """Return the least size that a file must have by its headers.
 
-    The dynamic loader maps what they describe, and reading a page behind the file's end ends the
+    The dynamic loader maps what they describe, and reading a page beyond the file's end ends the
     process (SIGBUS).
     """
     if len(header) < 64:

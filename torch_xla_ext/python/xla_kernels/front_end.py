@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class FrontEnd(abc.ABC):
-    """A package by which PyTorch runs programs of XLA.
+    """A package through which PyTorch runs programs of XLA.
 
     Attributes:
         name: the package's, for errors.
@@ -63,8 +63,7 @@ class FrontEnd(abc.ABC):
 
         Args:
             functional: the registration of the operator that returns what this one writes.
-            new_values: calls that operator. Of the arguments, it returns each tensor that is
-                written to, with its new value.
+            new_values: calls that operator, and returns each written argument with its new value.
         """
 
     @abc.abstractmethod
@@ -94,7 +93,7 @@ class FrontEnd(abc.ABC):
 
         Args:
             operands: gets the device's tensors among `values`, of which the key has the types.
-            other: the part of the key for a value of another type than those of arguments, or None.
+            other: returns the part of the key for a value of any other type, or None.
 
         Returns:
             None for a call that is not cached.
@@ -102,9 +101,9 @@ class FrontEnd(abc.ABC):
 
     @abc.abstractmethod
     def launch_is_cacheable(self) -> bool:
-        """Return whether `launch_prepared` is all that `launch` does with operands that have a key.
+        """Return whether `launch_prepared` does the same as `launch` for operands with a key.
 
-        It is not under a transform of PyTorch, or where a reference takes the kernel's place.
+        It does not under PyTorch's transforms, or if a reference replaces the kernel.
         """
 
     @abc.abstractmethod
@@ -131,7 +130,7 @@ class FrontEnd(abc.ABC):
 
         Raises:
             RuntimeError: the driver refuses it.
-            NotImplementedError: this front end cannot.
+            NotImplementedError: this front end cannot launch kernels.
         """
         raise NotImplementedError(f"{self.name} launches kernels in XLA's programs only")
 
@@ -139,13 +138,13 @@ class FrontEnd(abc.ABC):
         """Return the result of `choose` in one of the program's processes, in all of them.
 
         Args:
-            key: that of the question, the same in all processes.
+            key: identifies the choice; the same in all processes.
         """
         return choose()
 
     @abc.abstractmethod
     def prepare_launch(self, call: Call) -> object:
-        """Return the call without its operands, for operands like these."""
+        """Prepare a call for operands like these, without the operands themselves."""
 
     @abc.abstractmethod
     def launch_prepared(
@@ -158,7 +157,7 @@ _registered: FrontEnd | None = None
 
 
 def register(front_end: FrontEnd) -> None:
-    """Make `front_end` the one of this process."""
+    """Make `front_end` this process's front end."""
     global _registered
     _registered = front_end
 
@@ -167,7 +166,7 @@ def current() -> FrontEnd:
     """Return the front end of this process.
 
     Raises:
-        RuntimeError: none is imported.
+        RuntimeError: no front end is imported.
     """
     if _registered is None:
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Symbols that a library exports for a kernel that uses torch_xla_ext/kernel.h."""
+"""Symbols that a library exports for a kernel made with torch_xla_ext/kernel.h."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SIZE_FUNCTION = ctypes.CFUNCTYPE(
 
 
 def size_function(address: int) -> SizeFunction:
-    """Return a kernel's function of include/torch_xla_ext/sizes.h."""
+    """Return a kernel's size function, of include/torch_xla_ext/sizes.h."""
     function = _SIZE_FUNCTION(address)
 
     def size(sizes: Sequence[int], dtypes: Sequence[int]) -> int:

@@ -18,36 +18,36 @@ import torch
 from xla_kernels.signature.schema import ArrayType
 
 TARGET = "XlaGpuCompiledKernel"
-# One to three numbers, or what makes them from the arguments by name.
+# One to three numbers, or a function of the arguments by name.
 Dimensions = int | Sequence[int]
 Grid = Dimensions | Callable[[Mapping[str, object]], Dimensions]
 
 
 def digest_of(kernel: str, module: bytes) -> str:
-    """Return the key under which a process finds the loaded function again."""
+    """Return the key of a loaded function in the process."""
     return hashlib.sha256(kernel.encode() + b"\0" + module).hexdigest()
 
 
 def operand(index: int) -> str:
-    """Return the parameter that is an operand's address."""
+    """Return the word for an operand's address."""
     return f"t{index}"
 
 
 def result(index: int) -> str:
-    """Return the parameter that is a result's address."""
+    """Return the word for a result's address."""
     return f"r{index}"
 
 
 def value(data: bytes) -> str:
-    """Return the parameter that has these bytes in memory."""
+    """Return the word for a value with these bytes in memory."""
     return f"x{data.hex()}"
 
 
 def tensor_map(address: str, description: bytes) -> str:
-    """Return the parameter that is a tensor map.
+    """Return the word for a tensor map.
 
     Args:
-        address: the operand or result, as a parameter of its own.
+        address: the word for the operand or result.
         description: as csrc/launchers/tensor_map.cc reads it, little-endian, from 32 bits
             each for the CUtensorMapDataType, the CUtensorMapSwizzle, the CUtensorMapFloatOOBfill,
             the rank and the box's sizes, and 64 bits each for the array's sizes and, in bytes, its
@@ -103,13 +103,13 @@ class Launch:
 
 
 class Call(NamedTuple):
-    """A launch with what a call gives to it.
+    """A launch with a call's arguments.
 
     Attributes:
         launch: the kernel, and how it is launched.
         operands: the device's tensors.
         results: their types.
-        parameters: the words that the functions above make.
+        parameters: words of the functions above.
         aliases: {result: operand}: results in an operand's buffer. The caller's tensors do not
             change.
         has_side_effect: XLA keeps the call even if nothing in the program uses its results.
@@ -141,7 +141,7 @@ class Call(NamedTuple):
 
 
 def three(name: str, given: object, what: str) -> tuple[int, int, int]:
-    """Return one to three numbers as three.
+    """Return one to three numbers as three numbers.
 
     Args:
         name: the kernel.
@@ -182,7 +182,7 @@ def computed(args: Sequence[object]) -> list[object]:
 
 
 def normalized_grid(kernel: str, grid: Grid, values: Mapping[str, object]) -> tuple[int, int, int]:
-    """Return three numbers of blocks.
+    """Return a grid as three numbers of blocks.
 
     Raises:
         ValueError: it is none.

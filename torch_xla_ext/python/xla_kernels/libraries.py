@@ -12,16 +12,16 @@ from pathlib import Path
 
 from xla_kernels import elf
 
-# The libraries by path, each with the inode, time and size that its file had when it was loaded.
+# The libraries by path, with the inode, time and size of the file when it was loaded.
 _loaded: dict[Path, tuple[tuple[int, int, int], ctypes.CDLL]] = {}
 _lock = threading.Lock()
 _copies = tempfile.TemporaryDirectory(prefix="torch_xla_ext-")
 
 
 def load(path: str | os.PathLike[str]) -> ctypes.CDLL:
-    """Load a library; one that has changed since it was loaded is loaded anew, from a copy.
+    """Load a library, or, if its file has changed since, a copy of it.
 
-    The dynamic loader would return the library that it has for the path.
+    For a known path, the dynamic loader would return the old library.
     """
     file = Path(path)
     if not file.is_file():
@@ -69,7 +69,7 @@ def is_code(address: int) -> bool:
 def is_data(address: int, size: int, writable: bool = False) -> bool:
     """Return whether `size` bytes at an address can be read, and written if `writable`.
 
-    Constants may be where the code is: that is up to the linker.
+    Executable pages count, too: the linker may put constants there.
     """
     mode = _mode(address, size)
     return "r" in mode and ("w" in mode or not writable)
@@ -101,7 +101,7 @@ def code_address(name: str, function: int, what: str) -> int:
 
 def function_of(library: ctypes.CDLL, symbol: str) -> ctypes._CFuncPtr | None:
     try:
-        return library[symbol]  # attributes such as `_name` are ctypes' own
+        return library[symbol]  # names such as `_name` are attributes of ctypes
     except (AttributeError, ValueError):
         return None
 
@@ -121,11 +121,11 @@ def exported(library: ctypes.CDLL) -> list[str]:
     try:
         return elf.exported_functions(Path(library._name))
     except (OSError, TypeError, ValueError):
-        return []  # of the process itself, for instance
+        return []  # the process itself, for example
 
 
 def alike(symbol: str, names: list[str]) -> str:
-    """Return the part of an error text that lists the functions of a library."""
+    """Return the part of an error text that lists a library's similar functions."""
     similar = [n for n in names if symbol in n or (len(n) > 3 and n in symbol)]
     similar += [n for n in difflib.get_close_matches(symbol, names, n=5) if n not in similar]
     if similar:

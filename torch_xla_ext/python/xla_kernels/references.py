@@ -1,4 +1,4 @@
-"""Reference implementations: what kernels compute, as PyTorch operations."""
+"""Reference implementations of kernels, as PyTorch operations."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
-    """The traits of a target. Without them, its calls are those of a registered kernel.
+    """The traits of a target; by default, those of a registered kernel.
 
     Attributes:
         built_in: XLA:GPU runs the target itself: on CUDA no kernel of its name is registered, and

@@ -23,7 +23,8 @@ def of_values(
 ) -> Key | None:
     """Return the key of a call: the types of operands, and the other values.
 
-    None for what is not cached: subclasses of Tensor, symbolic numbers, operands elsewhere.
+    It is None for calls that are not cached: with subclasses of Tensor, symbolic numbers, or
+    operands on other devices.
 
     Args:
         operands: gets the tensors of the device.

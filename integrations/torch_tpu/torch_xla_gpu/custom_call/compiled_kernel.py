@@ -42,7 +42,7 @@ class _Prepared:
         self._written = written
 
     def __call__(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        # Of copies: a donated buffer is gone, and the caller's tensors do not change.
+        # On copies: a donated buffer is gone, but the caller's tensors must not change.
         return self._made(
             [
                 custom_call.copy(tensor) if i in self._written else tensor
@@ -52,7 +52,7 @@ class _Prepared:
 
 
 def launch(call: Call) -> list[torch.Tensor]:
-    """Implement FrontEnd.launch. Raises ValueError if an operand is elsewhere."""
+    """Implement FrontEnd.launch; raise ValueError if an operand is on another device."""
     name = call.launch.kernel
     for i, tensor in enumerate(call.operands):
         if tensor.device.type != device.TYPE:

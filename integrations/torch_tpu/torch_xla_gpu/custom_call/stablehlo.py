@@ -30,9 +30,9 @@ _ELEMENT_TYPES = {
     torch.float8_e4m3fn: "f8E4M3FN",
     torch.float8_e5m2: "f8E5M2",
 }
-# The API of a call, xla::CustomCallApiVersion: XLA's FFI, and what XLA has of its own.
+# The API of a call, xla::CustomCallApiVersion: XLA's FFI, or that of XLA's own targets.
 _TYPED_FFI, _STATUS_RETURNING = 4, 2
-# torch-tpu's name for the module that copies.
+# torch-tpu's name for the copying module.
 _COPY = "torch_xla_gpu_copy"
 
 
@@ -74,14 +74,14 @@ def call(
     layouts: Mapping[int, Sequence[int]] | None = None,
     operand_layouts: Mapping[int, Sequence[int]] | None = None,
 ) -> list[torch.Tensor]:
-    """Call a target with tensors of the device, now or in the program that is being traced.
+    """Call a target with tensors of the device, eagerly or in the program that is being traced.
 
     Args:
         target: the name in the program.
         inputs: its operands, which are made row-major.
         results: the types of its results.
-        attributes: of an FFI target.
-        payload: of one of XLA's own targets.
+        attributes: for an FFI target.
+        payload: for one of XLA's own targets.
         aliases: {result: input}: results in an operand's buffer. The operand is donated: nothing
             else may read the tensor's old value afterwards.
         layouts: {result: dimensions}, the slowest first, of results that are not row-major.
@@ -138,7 +138,7 @@ def prepare(
 
 
 def copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a row-major copy in a buffer of its own, which can be donated.
+    """Return a row-major copy in a separate buffer, which can be donated.
 
     torch-tpu's `clone` shares the buffer until one of the tensors is written to by an operator of
     PyTorch's; if that buffer is donated, the other tensor is gone.
@@ -155,7 +155,7 @@ def copy(tensor: torch.Tensor) -> torch.Tensor:
     return Prepared(_COPY, _registered(_COPY, text), meta, [])([tensor])[0]
 
 
-# Layouts by the numbers of operands or results.
+# Layouts by the indices of operands or results.
 _Layouts = tuple[tuple[int, tuple[int, ...]], ...]
 
 
@@ -179,7 +179,7 @@ def _module(
     operand_layouts: _Layouts,
     has_side_effect: bool,
 ) -> str:
-    """Return the text of the module."""
+    """Return the module's text."""
     arguments = [f"%arg{i}" for i in range(len(operands))]
     operand_types, result_types = [_type(t) for t in operands], [_type(t) for t in results]
     declared = zip(arguments, operand_types, strict=True)

@@ -1,1 +1,1 @@
-"""Fixes for what torch-tpu does for TPUs only. Each module is one subject."""
+"""Fixes for functions of torch-tpu that work on TPUs only. Each module is one subject."""

@@ -1,4 +1,4 @@
-"""``torch.nn.functional.scaled_dot_product_attention``: torch-tpu's own is a TPU's kernel.
+"""``torch.nn.functional.scaled_dot_product_attention``: torch-tpu's own is a kernel for TPUs.
 
 Here it is PyTorch's composition of products and a softmax; on a GPU and with
 TORCH_XLA_GPU_CUDNN_ATTENTION=1, a call of cuDNN's attention where that computes the same.
@@ -58,7 +58,7 @@ def _is_cudnns(
     enable_gqa: bool,
     max_head_dim: int,
 ) -> bool:
-    """Return whether cuDNN computes the same; a single query does not need a fused kernel."""
+    """Return whether cuDNN computes the same result; a single query needs no fused kernel."""
     from xla_kernels.attention.cudnn import DTYPES, HEAD_DIM_MULTIPLE
 
     tensors = (query, key, value)

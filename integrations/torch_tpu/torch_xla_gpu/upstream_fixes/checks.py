@@ -1,4 +1,4 @@
-"""Checks of operands without which torch-tpu ends the process, where PyTorch raises an error."""
+"""Checks of operands for which torch-tpu would end the process, and PyTorch raises an error."""
 
 import torch
 
@@ -12,7 +12,7 @@ def install() -> None:
 
 
 def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Replace torch-tpu's own: "LLVM ERROR: Failed to infer dot op type from lhs and rhs types"."""
+    """Check operands; torch-tpu ends with "LLVM ERROR: Failed to infer dot op type …"."""
     if a.dim() != 1 or b.dim() != 1:
         raise RuntimeError(f"1D tensors expected, but got {a.dim()}D and {b.dim()}D tensors")
     if a.dtype != b.dtype:

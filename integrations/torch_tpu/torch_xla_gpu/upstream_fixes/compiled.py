@@ -26,7 +26,7 @@ class _RowMajor(CompiledArtifact):
 
     def __call__(self, *args: object) -> object:
         if len(args) == 1 and isinstance(args[0], list):
-            # The same list: the program empties it, and frees what only that kept.
+            # In the same list: the program empties it, which frees tensors that nothing else holds.
             args[0][:] = [_row_major(each) for each in args[0]]
             return self._program(args[0])
         return self._program(*[_row_major(each) for each in args])
@@ -41,7 +41,7 @@ class _RowMajor(CompiledArtifact):
 
 
 def _row_major(value: object) -> object:
-    """Return a row-major tensor in a buffer of its own; anything else unchanged."""
+    """Return a tensor as a row-major one in its own buffer, and anything else unchanged."""
     if not isinstance(value, torch.Tensor) or (
         value.is_contiguous() and value.untyped_storage().nbytes() == value.numel() * value.itemsize
     ):

@@ -1,7 +1,7 @@
-"""Operators that are computed on the CPU: torch-tpu has none, or its programs do not run here.
+"""Operators that are computed on the CPU, because torch-tpu lacks them or its programs fail here.
 
 The operands are copied to the CPU and the results back, eagerly. A program of torch.compile cannot
-do that, and says so.
+do that, and raises an error.
 """
 
 import warnings
@@ -49,7 +49,7 @@ _SCANS = (
     _aten._embedding_bag_forward_only.default,
 )
 
-# The same, written into the first argument.
+# The same operators, in place.
 _IN_PLACE: dict[torch._ops.OpOverload, torch._ops.OpOverload] = {
     _aten.cumprod_.default: _aten.cumprod.default,
     _aten.cumsum_.default: _aten.cumsum.default,
@@ -165,7 +165,7 @@ class _Fallback:
         return pytree.tree_map(back, results)
 
     def _with_tensors(self, args: tuple) -> tuple:
-        """Convert numbers in place of tensors to tensors: PyTorch passes those as numbers."""
+        """Convert numbers that PyTorch passes in place of tensors to tensors."""
         declared = self._operator._schema.arguments
         return tuple(
             torch.tensor(value)

@@ -1,4 +1,4 @@
-"""Custom calls: what torch_xla_ext.custom_call and the operators make of their arguments.
+"""Custom calls: from the arguments of torch_xla_ext.custom_call and of operators to a traced call.
 
 ``torch_xla_ext.custom_call`` is the function: import from this package by ``from``.
 """

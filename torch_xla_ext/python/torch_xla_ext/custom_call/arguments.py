@@ -26,10 +26,10 @@ _known: set[tuple[str, str]] = set()
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A call as it is asked for.
+    """A requested call.
 
     Attributes:
-        inputs: as tensors_of returns them, or meta tensors.
+        inputs: the result of `tensors_of`, or meta tensors.
         target, outputs, attributes, payload, api, aliases, has_side_effect, traits: as of
             custom_call.
         is_checked: whether the arrays and parameters have been checked against the kernel's
@@ -95,8 +95,8 @@ def rule_of(
     """Return the rule of a call, checked against its arrays.
 
     Args:
-        caller: what errors begin with.
-        results: those that get a tensor.
+        caller: prefix of error messages.
+        results: the results that are returned as tensors.
     """
     if sharding_rule is None:
         return None
@@ -115,7 +115,7 @@ def partitioned(arguments: Arguments, call: sharding.PartitionedCall | None) -> 
     """Return the arguments of a call in a program for several devices.
 
     Args:
-        call: None for one that is in none, or that the user divides by hand.
+        call: None in a program for one device, and in regions of manual sharding.
 
     Raises:
         ValueError: the arrays' sizes do not fit the sharding rule.
@@ -143,7 +143,7 @@ def partitioned(arguments: Arguments, call: sharding.PartitionedCall | None) -> 
 
 
 def checked(request: Request) -> Arguments:
-    """Check what C++ cannot.
+    """Check the arguments as far as the C++ code cannot.
 
     Raises:
         TypeError, ValueError: as custom_call.
@@ -299,7 +299,7 @@ def _present_aliases(
 def _payload_of(
     request: Request, api: str, schema: Schema | None, arrays: list[ArrayType | None]
 ) -> bytes | str:
-    """Return the kernel's payload, or the text of its attributes."""
+    """Return the untyped payload, or the text of the attributes of an FFI call."""
     target, values, payload = request.target, request.attributes, request.payload
     if payload is not None:
         if api == "ffi":
@@ -333,13 +333,13 @@ def _payload_of(
 def _check_own_payload(
     schema: Schema, arrays: list[ArrayType | None], payload: bytes | str
 ) -> None:
-    """Refuse an untyped payload of other shapes: the kernel would go beyond its buffers."""
+    """Raise ValueError for a payload of other shapes: the kernel would read out of bounds."""
     try:
         read = untyped_payload.unpack(
             schema, payload.encode() if isinstance(payload, str) else bytes(payload)
         )
     except (TypeError, ValueError):
-        return  # the error of the kernel itself is more exact
+        return  # the kernel's own error says more
     described = [*read.operands, *read.results]
     for argument, array, other in zip(schema.arguments, arrays, described, strict=True):
         if array != other:

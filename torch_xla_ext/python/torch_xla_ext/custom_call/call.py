@@ -23,7 +23,7 @@ _XLAC = torch_xla._XLAC
 
 
 class Local(NamedTuple):
-    """The call of a device that has a part of the arrays.
+    """The call that one device makes with its part of the arrays.
 
     Attributes:
         arguments: returns those of custom_call that depend on shapes, some of `attributes`,
@@ -46,10 +46,10 @@ def parts(
     outputs: Sequence[ArrayType],
     aliases: Mapping[int, int] | None = None,
 ) -> Parts | None:
-    """Call a function of the user for each part of the arguments that a device may have.
+    """Call a user's function for each shape of the arguments that a device's part may have.
 
     Args:
-        caller: what errors begin with.
+        caller: prefix of error messages.
         function: of meta tensors and types, as Local.arguments.
         sharding_rule, inputs, outputs, aliases: as of custom_call.
 
@@ -173,14 +173,14 @@ def _checked(request: Request, sharding_rule: str | None, local: Local | None) -
 def _partitioned_call(
     caller: str, request: Request, rule: sharding.Rule | None, given: Local | None
 ) -> sharding.PartitionedCall:
-    """Return the call as XLA asks about it."""
+    """Return the call in the form in which XLA's partitioner asks for it."""
     metas = [None if t is None else t.to("meta") for t in request.inputs]
     types = [ArrayType.of(value) for value in request.outputs]
     count = len(types) - request.traits.num_hidden_results
     dtypes = [each.dtype for each in types]
     names = [f"inputs[{i}]" for i in range(len(metas))]
     arrays = [None if meta is None else arguments.array_of(meta) for meta in metas]
-    whole = dataclasses.replace(request, inputs=metas)  # which keeps no tensor alive
+    whole = dataclasses.replace(request, inputs=metas)  # keeps no tensor alive
 
     def local(operands: Sequence[Shape | None], results: Sequence[Shape]) -> sharding.LocalCall:
         own = [
@@ -211,7 +211,7 @@ def _partitioned_call(
     )
 
 
-# The targets that _warn_of_lost_writes has warned of.
+# The targets for which _warn_of_lost_writes has warned.
 _warned: set[str] = set()
 
 
@@ -293,7 +293,7 @@ def prepare(
 
 
 def local_call(request: Request) -> sharding.LocalCall:
-    """Return what a device calls, for a request with meta tensors of the device's shapes."""
+    """Return a device's call, for a request with meta tensors of the device's shapes."""
     checked = arguments.checked(request)
     return sharding.LocalCall(checked.output_shapes, checked.output_dtypes, checked.payload)
 

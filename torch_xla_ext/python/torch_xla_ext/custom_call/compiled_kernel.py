@@ -1,6 +1,6 @@
-"""Launches of compiled kernels: as calls of torch_xla's programs, or on a CUDA stream.
+"""Launches of compiled kernels, in programs of torch_xla or on a CUDA stream.
 
-Triton's kernels and those of `cuda_kernel` are launched so.
+Triton's kernels and those of `cuda_kernel` are launched this way.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _local(call: Call) -> Local | None:
 
 
 class _Launched:
-    """A call that has a short repr with all that it depends on."""
+    """A call whose short repr covers everything that it depends on."""
 
     def __init__(self, call: Call) -> None:
         self.call = call

@@ -21,9 +21,9 @@ def flash_attention(
 ) -> torch.Tensor:
     """Compute dense attention, as upstream's documentation defines it.
 
-    On a CUDA device of XLA cuDNN computes it, without segment ids and `ab`, if `served_by_cudnn`:
-    the logits are never in memory. All else is torch's own operators, in float32, which have all
-    logits in memory.
+    On a CUDA device of XLA, cuDNN computes calls without segment ids and `ab` if `served_by_cudnn`:
+    the logits are never in memory. All other calls use torch's own operators in float32, which keep
+    all logits in memory.
 
     Args:
         q: [batch_size, num_heads, q_seq_len, head_dim].
@@ -47,7 +47,7 @@ def flash_attention(
 
 
 def served_by_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
-    """Return whether cuDNN computes it.
+    """Return whether cuDNN computes the call.
 
     That is: float16 or bfloat16, at most 128 elements a head (256 on Hopper), a multiple of 8, and
     as many heads of keys as of queries.
@@ -65,7 +65,7 @@ def served_by_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
 
 
 def _later(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Return the mask [q_seq_len, kv_seq_len] of keys behind their queries."""
+    """Return the mask [q_seq_len, kv_seq_len] of keys that come after their queries."""
     rows = torch.arange(q.shape[-2], device=q.device).unsqueeze(-1)
     return rows < torch.arange(k.shape[-2], device=q.device)
 

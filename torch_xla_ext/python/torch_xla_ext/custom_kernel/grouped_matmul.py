@@ -22,7 +22,7 @@ def _check(name: str, condition: bool, expected: str, *tensors: torch.Tensor) ->
 def _ranges(
     group_sizes: torch.Tensor, group_offset: torch.Tensor | None, count: int
 ) -> torch.Tensor:
-    """Return the rows of `count` groups, int32 [count, 2]; a group that is not there has none."""
+    """Return the ranges of rows of `count` groups, int32 [count, 2]; absent groups have no rows."""
     ranges = ops.group_ranges(group_sizes)
     num_groups = ranges.shape[0]
     if group_offset is None and count == num_groups:
@@ -48,8 +48,8 @@ def gmm(
         lhs: [m, k]; the rows of the groups, one group behind the other.
         rhs: [num_matrices, k, n]; with transpose_rhs [num_matrices, n, k].
         group_sizes: int32 or int64 [num_groups].
-        tiling: of the kernel for TPUs; without effect.
-        group_offset: the group of rhs[0], a tensor of one number; 0 if it is None.
+        tiling: ignored; it tunes the TPU kernel.
+        group_offset: the group of rhs[0], a tensor of one element; 0 if it is None.
         transpose_rhs: how rhs is stored.
 
     Returns:
@@ -87,8 +87,8 @@ def tgmm(
         lhs: [k, m].
         rhs: [m, n].
         group_sizes: int32 or int64 [num_groups].
-        tiling: of the kernel for TPUs; without effect.
-        group_offset: the group of result[0], a tensor of one number; 0 if it is None.
+        tiling: ignored; it tunes the TPU kernel.
+        group_offset: the group of result[0], a tensor of one element; 0 if it is None.
         num_actual_groups: how many groups are computed; all if it is None.
 
     Returns:
@@ -117,8 +117,8 @@ def quantized_matmul_int8(
     Args:
         x: [batch_size, in_features].
         w: int8 [out_features, in_features].
-        scalar: [out_features]; what the rows of w are multiplied by.
-        zero_point, quant_block_size: None; upstream's kernel has them neither.
+        scalar: [out_features]; the factors of the rows of w.
+        zero_point, quant_block_size: must be None; upstream's kernel does not support them either.
         quantize_activation: round the rows of x to int8 first, the largest of a row to 127. Sums of
             such products are float32.
 

@@ -57,7 +57,7 @@ def register() -> None:
 
 
 def _is_ours(device: torch.device) -> bool:
-    """Return whether a device is a CPU or a GPU, XLA's or PyTorch's own."""
+    """Return whether a device is a CPU or a GPU, of XLA or of PyTorch."""
     if device.type == "xla":
         return platform_of(torch_xla.runtime.device_type()) is not None
     return platform_of(device.type.upper()) is not None
@@ -107,7 +107,7 @@ def _paged_attention(
     megacore_mode: str | None = None,
     attn_logits_soft_cap: float | None = None,
 ) -> torch.Tensor:
-    """Return the same of one query a sequence: q is [batch_size, num_heads, head_dim]."""
+    """Compute the same for one query per sequence: q is [batch_size, num_heads, head_dim]."""
     ones = torch.ones(q.shape[0], dtype=torch.int32)
     attended = module._multi_queries_paged_attention_nonkernel(
         q.unsqueeze(1), k_pages, v_pages, lengths, page_indices, ones, attn_logits_soft_cap

@@ -1,9 +1,8 @@
-"""Functions of ``torch.compile(backend="openxla")`` with arguments that PyTorch has not row-major.
+"""Strides of arguments of functions that ``torch.compile(backend="openxla")`` compiles.
 
-XLA tensors say that they are row-major, and so Dynamo takes them for it. But whether contiguous()
-and reshape() of an argument copy, or give a part of the argument that a write also changes, depends
-on the strides that it has in PyTorch, as a view of another tensor. A function is compiled once more
-for such arguments.
+XLA tensors report row-major strides, and Dynamo relies on them. But an argument may be a view that
+has other strides in PyTorch. They decide whether its contiguous() and reshape() copy, or return a
+view that a write also changes. So a function is compiled once more for such arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def compiled_by_strides(
     graph: torch.fx.GraphModule,
     inputs: Sequence[object],
 ) -> Callable[..., object]:
-    """Return the function of a graph of Dynamo.
+    """Return the compiled function of a graph from Dynamo.
 
     Args:
         compile_for: compiles the graph for fake arguments.

@@ -1,11 +1,11 @@
-"""The names in functions' code: globals that it reads and assigns, and attributes."""
+"""Names in the bytecode of functions: globals that it reads and assigns, and attributes."""
 
 from __future__ import annotations
 
 import dis
 import types
 
-# Functions and attributes that find attributes by strings.
+# Functions and attributes that look up attributes by strings.
 _BY_STRINGS = {"getattr", "setattr", "hasattr", "delattr", "vars", "attrgetter", "__dict__"}
 _BY_STRINGS |= {"__getattribute__", "__getattr__", "__setattr__"}
 _READS = ("LOAD_GLOBAL", "LOAD_NAME")
@@ -14,7 +14,7 @@ _ASSIGNMENTS = ("STORE_GLOBAL", "DELETE_GLOBAL")
 
 
 def names_of(code: types.CodeType) -> set[str]:
-    """Return the names of globals and attributes in code, with that of functions inside it."""
+    """Return the names of globals and attributes in code and in the functions inside it."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -23,12 +23,12 @@ def names_of(code: types.CodeType) -> set[str]:
 
 
 def finds_by_strings(code: types.CodeType) -> bool:
-    """Return whether code may find attributes by names that are not its own."""
+    """Return whether code may look up attributes by computed names."""
     return not _BY_STRINGS.isdisjoint(code.co_names)
 
 
 def strings_of(code: types.CodeType) -> set[str]:
-    """Return the strings in code that can be names, with those in its tuples."""
+    """Return the strings in code, and in its tuples, that can be names."""
     found = set()
     for constant in code.co_consts:
         for value in constant if isinstance(constant, (tuple, frozenset)) else (constant,):

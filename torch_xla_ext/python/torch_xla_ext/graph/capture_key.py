@@ -1,4 +1,4 @@
-"""The key of a replay besides Python's state: arguments and modes of torch."""
+"""The key of a replay besides the guards: arguments and modes of torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_xla_ext.graph.guards import is_plain, same_plain
 from torch_xla_ext.graph.tensors import Description, argument_names
 
 _XLAC = torch_xla._XLAC
-# By the numbers of their handles.
+# By their handles.
 _GLOBAL_HOOKS = [
     value
     for name, value in vars(torch.nn.modules.module).items()
@@ -24,7 +24,7 @@ _GLOBAL_HOOKS = [
 ]
 
 
-# Of values without parts, to pytree as well.
+# Types that pytree, too, treats as leaves.
 _LEAVES = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)})
 
 
@@ -34,7 +34,7 @@ def _flat_spec(num_arguments: int) -> pytree.TreeSpec:
 
 
 def flatten(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
-    """Return what pytree.tree_flatten((args, kwargs)) does, faster where it is simple."""
+    """Return pytree.tree_flatten((args, kwargs)), faster for simple arguments."""
     if not kwargs and _LEAVES.issuperset(map(type, args)):
         return list(args), _flat_spec(len(args))
     return pytree.tree_flatten((args, kwargs))
@@ -45,8 +45,8 @@ class Key:
     """The key of a replay besides Python's state."""
 
     spec: pytree.TreeSpec
-    others: dict[int, Any]  # leaves that are no tensors, by their number
-    tensors: list[torch.Tensor] | list[Description]  # described once there is a replay
+    others: dict[int, Any]  # leaves that are not tensors, by their index
+    tensors: list[torch.Tensor] | list[Description]  # filled in once there is a replay
     signature: bytes
     shardings: list[str]
     modes: tuple
@@ -74,7 +74,7 @@ class Key:
         return None
 
     def changed_tensor(self, other: Key) -> tuple[str, Description, Description] | None:
-        """Return the first tensor with another description, of the same arguments otherwise."""
+        """Return the first tensor whose description differs, if all else is equal."""
         names = argument_names(self.spec)
         tensors = [name for number, name in enumerate(names) if number not in self.others]
         for name, was, tensor in zip(tensors, self.tensors, other.tensors, strict=True):
@@ -86,7 +86,7 @@ class Key:
 
 
 def modes() -> tuple:
-    """Return torch's modes that operations depend on, besides the seed."""
+    """Return the modes of torch, besides the seed, that operations depend on."""
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),

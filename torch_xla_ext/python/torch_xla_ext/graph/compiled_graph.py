@@ -40,11 +40,11 @@ def is_supported(arguments: Sequence[object]) -> bool:
 
 
 class CompiledGraph:
-    """The graph's programs: one for each value of its numbers, and each sharding of its tensors.
+    """The graph's programs: one for each set of numbers and each sharding of its tensors.
 
     Args:
         graph: the graph.
-        memory: where its tensors are, if they are PyTorch's own.
+        memory: of its tensors, if they are PyTorch's own.
     """
 
     def __init__(self, graph: torch.fx.GraphModule, memory: SharedMemory | None = None) -> None:
@@ -81,7 +81,7 @@ def _write_to_donors_themselves(graph: torch.fx.GraphModule) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Argument:
-    """A result that is the tensor argument with this number."""
+    """A result that is the tensor argument with this index."""
 
     index: int
 
@@ -104,7 +104,7 @@ class _Program:
         program: csrc/graph/program.h's, or shared_memory's; None if there is nothing to compute.
         results: what the graph returns.
         written: the tensor arguments into whose buffers the program writes.
-        copied_back: for other tensor arguments, traced as copies, their new values.
+        copied_back: the new values of other tensor arguments, which were traced as copies.
         donated: other tensor arguments whose buffers the program takes, since the user says that
             nothing needs them afterwards.
         memory: where the arguments are, if they are PyTorch's own.
@@ -140,7 +140,7 @@ class _Program:
 
     @functools.cached_property
     def _returns_new(self) -> bool:
-        """Whether the results are what the program computes, and nothing else."""
+        """Whether the results are those of the program, in order, and none is copied back."""
         return not self.copied_back and self.results == list(map(_New, range(len(self.results))))
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -150,7 +150,7 @@ class _Program:
 
     @staticmethod
     def _keep_pending_values(donated: list[torch.Tensor]) -> None:
-        """Compute what still has to be computed from buffers that the program takes."""
+        """Compute `donated`, and pending values that read them, before the program takes them."""
         if not donated:
             return
         _XLAC._xla_sync_multi(donated, [], True, True)
@@ -190,7 +190,7 @@ def _result_dtypes(graph: torch.fx.GraphModule) -> list[torch.dtype | None]:
 
 
 def _with_own_data(arguments: Sequence[object]) -> list[object]:
-    """Return the arguments, copies in place of views, and of tensors whose data one before has."""
+    """Return the arguments; views, and tensors that share data with earlier ones, are copied."""
     # Before the step ends: XLA may choose another sharding for a view that it computes again.
     shardings = {
         i: sharding_of(value)
@@ -264,7 +264,7 @@ class _Compilation:
         return _New(len(self._new) - 1)
 
     def _results_of(self, outputs: list[object], dtypes: list[torch.dtype | None]) -> list[_Result]:
-        """Return the outputs, each that is no argument as a value of its own."""
+        """Return the outputs; each that is not an argument becomes a separate value."""
         made: dict[int, _Argument | _New] = {
             id(tensor): _Argument(i) for i, tensor in enumerate(self._tensors)
         }
@@ -274,7 +274,7 @@ class _Compilation:
         return [made[id(o)] if isinstance(o, torch.Tensor) else o for o in outputs]
 
     def _own_value(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return a copy, of which the program returns a buffer of the type that `dtype` has in XLA.
+        """Return a copy, so that the program returns a separate buffer of XLA's type for `dtype`.
 
         Without it, two results could be one buffer, and be written to and donated apart. A copy of
         what is computed anyway costs no operation. In XLA a value may be of another type: indices,
@@ -316,7 +316,7 @@ class _Compilation:
                 for parameter, (kind, _) in zip(lowered.parameters, sources, strict=True)
                 if kind == Source.CONSTANT
             ],
-            lowered.places,
+            lowered.parameter_indices,
             self._new,
             [-1] * len(self._tensors),
             # The next step draws other random numbers.

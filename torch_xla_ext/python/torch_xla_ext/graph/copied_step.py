@@ -1,4 +1,4 @@
-"""Captured steps as methods, as copies and in pickles."""
+"""Captured steps as methods, copied and pickled."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Self
 
 
 class CopiedStep:
-    """A step of a function, each bound or copied form of which has replays of its own.
+    """A captured step; each bound method and each copy of it has its own replays.
 
     Attributes:
-        _function: the function as it was given.
+        _function: the captured function.
         _name: its qualified name.
         _attribute: its name as a method.
-        _unbound: of the step of one object, the step of its class.
+        _unbound: the class's step, if this is the step of one object.
     """
 
     _function: Callable[..., Any]
@@ -38,7 +38,7 @@ class CopiedStep:
         bound = attributes.get(name)
         made = isinstance(bound, type(self)) and bound._unbound is self
         if bound is None or (made and bound._function.__self__ is not instance):
-            # The second: of the object that this one is a copy.copy() of.
+            # The second case: a step of the object that copy.copy() copied.
             function = self._function.__get__(instance, owner)
             bound = attributes[name] = type(self)(function, *self._arguments())
             bound._unbound, bound._attribute = self, name

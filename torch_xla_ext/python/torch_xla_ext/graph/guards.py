@@ -19,9 +19,9 @@ PLAIN = (
 )
 ABSENT = object()
 ON_THE_HOST = "a tensor on the host"
-_MAX_CONTENTS = 1 << 16  # bytes of a tensor on the host that are compared at each call
-# Their names are not the user's to assign; what they assign themselves is for later calls, such as
-# sysconfig's variables and Triton's compiled kernels.
+_MAX_CONTENTS = 1 << 16  # bytes of a host tensor that are compared at each call
+# Users do not assign globals of these modules. What the modules assign themselves is for later
+# calls, such as sysconfig's variables and Triton's compiled kernels.
 _LIBRARIES = {
     *("torch", "torch_xla", "torch_xla_ext", "torch_xla_ext_startup", "torch_xla_huggingface"),
     *("numpy", "triton"),
@@ -42,10 +42,10 @@ Description = tuple[int, Any, int, list]
 
 
 class Node:
-    """A recorded value. `difference` says where a value differs from it, else None."""
+    """A recorded value. `difference` returns where a value differs from it, else None."""
 
     def describe(self) -> Description:
-        """Return the same for csrc/graph/python_guard.cc: kind, object, number, children."""
+        """Return the guard for csrc/graph/python_guard.cc: kind, object, number, children."""
         return (_CALL, lambda value: self.difference(value, "?") is None, 0, [])
 
     def difference(self, value: Any, path: str) -> str | None:
@@ -56,7 +56,7 @@ class Node:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether it is compared by value, and can be kept."""
+    """Return whether a value is compared by value, and may be kept alive."""
     return isinstance(value, PLAIN)
 
 
@@ -66,7 +66,7 @@ def same_plain(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, (float, complex)):
-        return repr(one) == repr(other)  # 0.0 and -0.0 are not the same, and nan is
+        return repr(one) == repr(other)  # 0.0 and -0.0 differ, and nan equals nan
     return one == other
 
 
@@ -84,7 +84,7 @@ class Plain(Node):
 
 
 class Same(Node):
-    """One object; of tensors on the host also their values."""
+    """An object, compared by identity; of a host tensor also the values."""
 
     def __init__(self, value: Any) -> None:
         try:
@@ -151,7 +151,7 @@ class Members(Node):
 
 
 class Absent(Node):
-    """An attribute that an object does not have of its own, but by its class."""
+    """An attribute that an object has from its class, not in its own dictionary."""
 
     def difference(self, value: Any, path: str) -> str | None:
         return None if value is ABSENT else path
@@ -161,7 +161,7 @@ class Absent(Node):
 
 
 class Again(Node):
-    """A value that was recorded before, where it is compared."""
+    """A value that was recorded earlier and is compared there."""
 
     def __init__(self, value: Any) -> None:
         self.address = id(value)
@@ -195,7 +195,7 @@ class Pairs(Node):
 
 
 class Children(Node):
-    """Values that are found from another one by keys."""
+    """Values that are reached from another one by keys."""
 
     def __init__(self, children: list[tuple[str, Any, Node]]) -> None:
         self.children = children
@@ -238,7 +238,7 @@ class Items(Children):
 
     def describe(self) -> Description:
         if issubclass(self.type, collections.OrderedDict) and self.size > 1:
-            return super().describe()  # which keeps its order where C++ does not see it
+            return super().describe()  # C++ cannot see the order of an OrderedDict
         if issubclass(self.type, dict):
             return (_DICTIONARY, self.type, self.size, self.described_children())
         if issubclass(self.type, (list, tuple)):
@@ -247,18 +247,18 @@ class Items(Children):
 
 
 class Attributes(Children):
-    """An object, with the attributes that are its own."""
+    """An object with its own attributes."""
 
     def __init__(self, value: Any, children: list[tuple[str, Any, Node]]) -> None:
         super().__init__(children)
         self.identity = Same(value)
         self.type = id(type(value))
         self.has_dict = hasattr(value, "__dict__")
-        # Of a user's object: a first call may make more, for later ones.
+        # A user's object: a first call may add attributes for later ones.
         self.names: set[str] | None = None
         if self.has_dict and not is_library(type(value).__module__):
             self.names = set(vars(value))
-        # What a later attribute of the object would hide.
+        # Attributes of the class that a later attribute of the object would hide.
         self.methods = methods_of(type(value)) if self.has_dict else set()
 
     def get(self, value: Any, key: Any) -> Any:
@@ -288,7 +288,7 @@ class Attributes(Children):
 
 
 class ClassAttributes(Attributes):
-    """A class, with the values among its attributes and among those that it inherits."""
+    """A class with the values among its own and inherited attributes."""
 
     def get(self, value: Any, key: Any) -> Any:
         return getattr(value, key, ABSENT)
@@ -305,7 +305,7 @@ class Variables(Children):
         self.identity = Same(value)
 
     def get(self, value: Any, key: Any) -> Any:
-        """Return a cell by its number, a global by a tuple with its name, or an attribute."""
+        """Return a cell by its index, a global by a tuple with its name, or an attribute."""
         if isinstance(key, int):
             return value.__closure__[key].cell_contents
         return value.__globals__[key[0]] if isinstance(key, tuple) else getattr(value, key)
@@ -335,7 +335,7 @@ class Parts(Children):
 
 
 def methods_of(kind: type) -> set[str]:
-    """Return the methods that users' classes define, and `forward` of each module."""
+    """Return the methods that users' classes define, and each module's `forward`."""
     found = {"forward"} if issubclass(kind, torch.nn.Module) else set()
     for base in kind.__mro__:
         if not is_library(base.__module__):
@@ -349,7 +349,7 @@ def methods_of(kind: type) -> set[str]:
 
 
 def _small_contents(tensor: torch.Tensor) -> bytes | None:
-    """Return the contents of a small host tensor; NumPy and .data change it without its version."""
+    """Return a small host tensor's contents, which NumPy and .data change without a new version."""
     if tensor.nbytes > _MAX_CONTENTS:
         return None
     try:

@@ -33,11 +33,11 @@ class Compiler:
         """Compile the program that computes tensors, with this thread's options of the compiler.
 
         Args:
-            results: the tensors, which are not needed afterwards.
-            key: of the program.
+            results: the tensors, which may be freed afterwards.
+            key: the program's.
 
         Returns:
-            What ends when it is compiled; None if it is.
+            A future that ends when it is compiled; None if it is compiled already.
         """
         if key not in self._started:
             lowered = torch_xla._XLAC._xla_capture_lower(results, key)

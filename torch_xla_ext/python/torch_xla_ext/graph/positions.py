@@ -1,4 +1,4 @@
-"""Positions of iterators and random generators on the host."""
+"""Positions of Python iterators and random generators."""
 
 from __future__ import annotations
 

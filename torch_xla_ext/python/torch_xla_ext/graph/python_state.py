@@ -67,8 +67,8 @@ class PythonState:
         self.tensors: dict[str, torch.Tensor] = {}
         self.host_tensors: dict[int, str] = {}
         self.strings: set[str] = set()
-        self._positions: list[tuple[str, Any, Any]] = []  # of what is used up by reading
-        self._seen: dict[int, Any] = {}  # alive until `forget`, so that no address comes twice
+        self._positions: list[tuple[str, Any, Any]] = []  # of iterators, which reading advances
+        self._seen: dict[int, Any] = {}  # kept alive until `forget`, so that no address is reused
         self._roots: list[tuple[str, Same, Node]] = []
         self._guard: Any = None
         for name, value in roots.items():
@@ -78,7 +78,7 @@ class PythonState:
         self._roots.append((name, Same(value), self._node(value, name)))
 
     def add_globals(self, variables: dict[str, Any], code: types.CodeType, module: str) -> None:
-        """Add what code names of the globals of its module, and of the modules it imports."""
+        """Add the globals of its module, and of imported modules, that code names."""
         children = [
             (name, name, self._global(variables[name], f"{module}.{name}", code))
             for name in read_globals(code)
@@ -94,7 +94,7 @@ class PythonState:
             self._roots.append(("", Same(sys.modules), Globals(found)))
 
     def moved(self) -> str | None:
-        """Return the first iterator or random generator on the host that has been used since."""
+        """Return the first Python iterator or random generator that has advanced since."""
         for path, value, position in self._positions:
             if position_of(value) != position:
                 return path
@@ -105,7 +105,7 @@ class PythonState:
         return set(self._seen)
 
     def forget(self, names: Collection[str]) -> None:
-        """Keep what can be compared later: attributes of these names."""
+        """Keep only the state that can be compared later: attributes with these names."""
         for _, _, node in self._roots:
             node.restrict(names)
         self.tensors.clear()
@@ -118,7 +118,7 @@ class PythonState:
         )
 
     def difference(self) -> str | None:
-        """Return the name of the first thing that is not what it was."""
+        """Return the name of the first object that has changed."""
         if self._guard is not None and self._guard.is_same():
             return None
         for name, same, node in self._roots:
@@ -203,7 +203,7 @@ class PythonState:
         )
 
     def _global(self, value: Any, path: str, code: types.CodeType) -> Node:
-        """Return a global that `code` names; of a module only the attributes that it names."""
+        """Return a global that `code` names; of a module, the attributes that `code` names."""
         if not isinstance(value, types.ModuleType):
             return self._node(value, path)
         names = names_of(code)

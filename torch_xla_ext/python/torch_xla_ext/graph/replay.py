@@ -1,4 +1,4 @@
-"""A captured step, as it is replayed."""
+"""The replay of a captured step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _XLAC = torch_xla._XLAC
 
 
 class Replay:
-    """A compiled step with what it was compiled for."""
+    """A compiled step, and the state that it was compiled for."""
 
     def __init__(
         self,
@@ -35,11 +35,11 @@ class Replay:
     ) -> None:
         """Initialize a replay; `compilation` compiles the program, unless it is compiled."""
         self.num_inputs, self.num_written = len(fingerprint.names), num_written
-        # Until the last call that is compared with it.
+        # Kept until the last call that is compared with it.
         self.fingerprint: TraceFingerprint | None = fingerprint
         self._registrations = _XLAC._xla_capture_registrations()
         self.calls = 1
-        self.replaces_another = False  # whose second trace was another program
+        self.replaces_another = False  # its second trace was another program
         self.starts_here = False  # in the calling thread
         self._compilation = compilation
         self._sharded = [weakref.ref(tensor) for tensor in state_tensors if runtime.is_spmd()]
@@ -51,19 +51,19 @@ class Replay:
         self._result, self._gradients = fingerprint.result, fingerprint.gradients
 
     def is_outdated(self) -> str | None:
-        """Return why it must not be run any more, if so."""
-        if self._registrations != _XLAC._xla_capture_registrations():  # it has the older function
+        """Return why it must not run any more, or None."""
+        if self._registrations != _XLAC._xla_capture_registrations():  # it calls the older function
             return "a kernel was registered"
         is_lost = self._compilation is not None and self._compilation.cancelled()
         return "its program was not compiled" if is_lost else None
 
     def python_mismatch(self) -> str | None:
-        """Return the part of Python's state that has changed since the step was captured."""
+        """Return the name of the Python value that has changed since the step was captured."""
         changed = self._state.difference()
         return f"{changed} changed" if changed else None
 
     def mismatch(self, arguments: list[torch.Tensor]) -> str | None:
-        """Return what has changed since the step was captured, besides values of tensors."""
+        """Return the change since the step was captured, besides values of tensors."""
         if not self._program.matches(arguments):
             return "tensors of its state were replaced, reshaped, or share memory with others now"
         if self._sharded:
@@ -76,7 +76,7 @@ class Replay:
         return _XLAC._get_xla_sharding_specs([tensor() for tensor in self._sharded])
 
     def run_if_matches(self, arguments: list[torch.Tensor]) -> tuple[Any] | None:
-        """Run it if that is certain to be right without looking at everything in Python."""
+        """Run it if it is certainly valid without checking all guards."""
         if self._copied or self._compilation is not None:
             return None
         try:
@@ -122,7 +122,7 @@ class Replay:
         _XLAC._xla_sync_multi(bases, [], False, False)
 
     def _named(self, error: RuntimeError) -> CaptureError:
-        """Name the argument in an error, in which XLA numbers them."""
+        """Name the argument in an error of XLA, which has its number."""
         text = str(error)
         found = re.search(r"argument (\d+) ", text)
         if found and int(found[1]) < len(self._names):

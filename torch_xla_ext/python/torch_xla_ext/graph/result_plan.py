@@ -1,4 +1,4 @@
-"""Plans by which a replay makes the traced step's results and gradients."""
+"""Plans from which a replay builds the step's results and gradients."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from torch_xla_ext.graph.results import (
     View,
     tensors_in,
 )
-from torch_xla_ext.graph.tensors import place_of, view_of
+from torch_xla_ext.graph.tensors import location_of, view_of
 
 _XLAC = torch_xla._XLAC
 
 
 @dataclasses.dataclass
 class Known:
-    """A tensor that was there before the trace."""
+    """A tensor that existed before the trace."""
 
     name: str
     tensor: torch.Tensor
-    argument: int | None = None  # its number among the arguments that are tensors
-    gradient_of: int | None = None  # number of the known tensor whose .grad it is
+    argument: int | None = None  # its index among the tensor arguments
+    gradient_of: int | None = None  # index of the known tensor whose .grad it is
     requires_grad: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,12 +46,12 @@ class Plans:
     """The plans of one trace.
 
     Args:
-        known: the tensors that were there before.
-        by_id: their numbers, by their addresses.
-        by_storage: their numbers, by their storages.
+        known: the tensors that existed before.
+        by_id: their indices, by their addresses.
+        by_storage: their indices, by their storages.
         gradients: the .grad that they had.
-        saved: what they held.
-        existing: the addresses of objects that were there before, if they are known.
+        saved: their former data.
+        existing: the addresses of objects that existed before, if known.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Plans:
             self._check_result(position, tensor)
         uses = collections.Counter(map(_XLAC._xla_capture_storage, tensors.values()))
         plans: dict[int, Result] = {}  # by the identity of the tensor
-        roots: dict[int, torch.Tensor] = {}  # of new storages with several results
+        roots: dict[int, torch.Tensor] = {}  # for new storages with several results
         for identity, tensor in tensors.items():
             number = self._by_id.get(identity)
             storage = _XLAC._xla_capture_storage(tensor)
@@ -99,18 +99,18 @@ class Plans:
                         f"results share memory in a way that cannot be repeated, "
                         f"{watch.describe(tensor)} among them: return a clone() of it"
                     )
-                plans[identity] = View(plans[storage], view, place_of(tensor))
+                plans[identity] = View(plans[storage], view, location_of(tensor))
         return planner.finish(plan, plans)
 
     def _is_result(self, tensor: torch.Tensor) -> bool:
-        """Return whether it is an argument or was made by the step on the device."""
+        """Return whether a tensor is an argument, or was made on the device by the step."""
         number = self._by_id.get(id(tensor))
         if number is not None:
             return self._known[number].argument is not None
         return tensor.device.type == "xla" and not self._is_older(tensor)
 
     def _is_older(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor on the device was there before the trace."""
+        """Return whether a tensor on the device existed before the trace."""
         return (
             not _XLAC._xla_capture_is_supported(tensor)
             or _XLAC._xla_get_tensor_id(tensor) < self._saved.first_new_id
@@ -134,7 +134,7 @@ class Plans:
             known = self._known[number]
             view = view_of(tensor, known.tensor)
             if view is not None:
-                return View(SameTensor(self._reference(number)), view, place_of(tensor))
+                return View(SameTensor(self._reference(number)), view, location_of(tensor))
         raise CaptureError(
             f"a result, {watch.describe(tensor)}, shares memory with "
             f"{self._known[numbers[0]].name} in a way that cannot be repeated: return a clone() "
@@ -167,7 +167,7 @@ class Plans:
     def kept_tensor(self, outputs: Any, made: list[weakref.ref]) -> str | None:
         """Describe a tensor of the trace that is still in use, besides results and gradients."""
         if any(known.tensor.grad_fn is not None for known in self._known):
-            return None  # its graph keeps tensors
+            return None  # its autograd graph keeps tensors
         if self._find_kept(outputs, made) is None:
             return None
         gc.collect()

@@ -63,7 +63,7 @@ def keeping_views(compiled: _Run, remade: torch.fx.GraphModule) -> _Run:
 
 
 def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
-    """Return what a node is a view of, or a list of views of."""
+    """Return the base of a node that is a view, or a list of views."""
     if node.op != "call_function":
         return None
     if node.target is operator.getitem:

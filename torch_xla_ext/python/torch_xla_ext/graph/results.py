@@ -1,4 +1,4 @@
-"""Results of a captured step: taken apart once, and made again at each replay.
+"""Results of a captured step: taken apart once, and built anew at each replay.
 
 Tensors, and containers that pytree knows, are made as before. Any other object that the step made
 is taken apart as copy.copy() does, by its __reduce_ex__: dataclasses, mappings, sets, namespaces,
@@ -24,13 +24,13 @@ from torch_xla_ext.graph.guards import is_plain, same_plain
 
 _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
-# What these refer to is not theirs.
+# Objects that only refer to others, which are not parts of them.
 _ENDS = (type, types.ModuleType, types.CodeType, torch.Tensor)
 
 
 @dataclasses.dataclass
 class Reference:
-    """A tensor that is not made by the program."""
+    """A tensor that the program does not compute."""
 
     argument: int | None = None
     tensor: weakref.ref | None = None
@@ -70,7 +70,7 @@ class Constant(Result):
 
 @dataclasses.dataclass
 class Array(Result):
-    """An array of NumPy, or a bytearray; who gets it may write to it."""
+    """A NumPy array or a bytearray, which each caller may modify."""
 
     value: Any
 
@@ -87,7 +87,7 @@ class Array(Result):
 
 @dataclasses.dataclass
 class SameTensor(Result):
-    """The very tensor that came in."""
+    """The tensor that was passed in, itself."""
 
     reference: Reference
 
@@ -107,11 +107,11 @@ class New(Result):
 
 @dataclasses.dataclass
 class View(Result):
-    """Another tensor on the storage of one that came in, or of a result."""
+    """Another tensor on the storage of an argument or of a result."""
 
     root: SameTensor | New
     view: Callable[[torch.Tensor], torch.Tensor] = dataclasses.field(compare=False)
-    place: tuple  # of its elements in the storage
+    location: tuple  # of its elements in the storage
 
     def make(self, arguments: Sequence[torch.Tensor], new: list[torch.Tensor]) -> torch.Tensor:
         return self.view(self.root.make(arguments, new))
@@ -119,7 +119,7 @@ class View(Result):
 
 @dataclasses.dataclass
 class Tree(Result):
-    """Containers that pytree knows."""
+    """A container that pytree knows."""
 
     spec: pytree.TreeSpec
     leaves: list[Result]
@@ -135,7 +135,7 @@ class Tree(Result):
 
 @dataclasses.dataclass
 class Object(Result):
-    """An object that is made by the parts that its __reduce_ex__ tells."""
+    """An object that is rebuilt from the parts that its __reduce_ex__ returns."""
 
     function: Callable[..., Any]
     arguments: Result
@@ -204,7 +204,7 @@ def _first_difference(
 
 
 class Planner:
-    """Takes results apart.
+    """Take results apart into plans.
 
     Args:
         is_result: whether a tensor is an argument of the step or was made by it.
@@ -222,14 +222,14 @@ class Planner:
         self._is_result, self._existing = is_result, existing
         self.tensors: dict[int, torch.Tensor] = {}
         self._open: set[int] = set()  # objects that are being taken apart
-        self._kept: list[Any] = []  # parts that only __reduce_ex__ made, and their addresses
+        self._kept: list[Any] = []  # parts that __reduce_ex__ made, by their addresses
 
     def take_apart(self, outputs: Any) -> Any:
-        """Return the plan, with tensors in place of their own plans."""
+        """Return the plan, in which tensors stand for their own plans."""
         return self._tree(outputs, "the result")
 
     def finish(self, plan: Any, plans: dict[int, Result]) -> Result:
-        """Put the tensors' plans in."""
+        """Fill in the tensors' plans."""
         if isinstance(plan, torch.Tensor):
             return plans[id(plan)]
         if isinstance(plan, Tree):
@@ -289,9 +289,9 @@ class Planner:
             return Constant(value)
         function, arguments, state, items, pairs, setter = (*reduced, *[None] * 4)[:6]
         if state is not None and not _has_slots(state) and not isinstance(state, dict):
-            _ = value.__setstate__  # or it is not put together again
+            _ = value.__setstate__  # otherwise it cannot be rebuilt
         if not (arguments[1:] or state or items or pairs) and function is copyreg.__newobj__:
-            return Constant(value)  # such as object(), which is known by its identity
+            return Constant(value)  # such as object(), which is compared by identity
         parts = [
             arguments,
             state,

@@ -1,4 +1,4 @@
-"""Graphs of ``torch.compile(backend="openxla")`` on PyTorch's own tensors: CUDA's, and the CPU's.
+"""Graphs of ``torch.compile(backend="openxla")`` on PyTorch's own CUDA and CPU tensors.
 
 If they are in the memory of torch_xla's device, a program reads and writes them where they are, and
 its results are tensors of PyTorch's over XLA's memory (csrc/graph/shared_memory.h). On CUDA, its
@@ -21,7 +21,7 @@ _lock = threading.Lock()
 
 @dataclasses.dataclass(frozen=True)
 class SharedMemory:
-    """The memory of a PyTorch device, which torch_xla's current device has as its own."""
+    """The memory of a PyTorch device that is also torch_xla's current device."""
 
     device: torch.device
 
@@ -42,7 +42,7 @@ class SharedMemory:
         return SharedMemory(device) if is_functional and _XLAC._xla_shares_memory(device) else None
 
     def views(self, arguments: Sequence[object]) -> list[object]:
-        """Return the arguments, with XLA tensors over the memory of the tensors."""
+        """Return the arguments, with XLA tensors as views of the tensors' memory."""
         own = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
         own = [t if self._is_usable(t) else self.copy(t) for t in own]
         views = iter(_XLAC._xla_views(own))
@@ -63,7 +63,7 @@ class SharedMemory:
             )
 
     def move(self, graph: torch.fx.GraphModule) -> None:
-        """Move the graph's own tensors, and those that it makes on this device, to XLA."""
+        """Move the graph's constants, and the tensors that it makes on this device, to XLA."""
         xla = torch_xla.device()
 
         def moved(value: object) -> object:
@@ -119,13 +119,13 @@ def _with_index(device: torch.device) -> torch.device:
 
 
 def _devices_of(graph: torch.fx.GraphModule) -> set[torch.device]:
-    """Return the devices on which a graph without tensor arguments makes its own."""
+    """Return the devices on which a graph without tensor arguments makes tensors."""
     leaves = pytree.tree_leaves([(node.args, node.kwargs) for node in graph.graph.nodes])
     return {leaf for leaf in leaves if isinstance(leaf, torch.device)}
 
 
 def _find_compute_stream() -> None:
-    """Run csrc/graph/cuda_streams.h's target, which needs some operand and result."""
+    """Run the target of csrc/graph/cuda_streams.h, with an operand and a result that it ignores."""
     operand = torch.zeros(1, device=torch_xla.device())
     results = _XLAC._xla_custom_call(
         [operand],

@@ -1,4 +1,4 @@
-"""Graphs of torch.compile of which a part runs on the host.
+"""Graphs of torch.compile that run partly on the host.
 
 A graph may compute with tensors on the host beside XLA's, as PyTorch's optimizers do with their
 counts of steps, and it may have operators that torch_xla has no kernel for. It is split into stages
@@ -139,7 +139,7 @@ def _by_stage(
     A write is in no earlier stage than the reads before it, also those of the tensor's views.
     """
     stage_of: dict[torch.fx.Node, int] = {}
-    bases: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # whose memory a node's value may have
+    bases: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # whose memory a node's value may share
     last_read: dict[torch.fx.Node, int] = collections.defaultdict(int)
     last_write: dict[torch.fx.Node, int] = collections.defaultdict(int)
     stages: dict[int, list[torch.fx.Node]] = collections.defaultdict(list)
@@ -229,18 +229,18 @@ def _stack_scalars(
             scalars[node.meta["val"].dtype].append(i)
     placeholders = part.graph.find_nodes(op="placeholder")
     stacked: list[tuple[torch.fx.Node, ...]] = []
-    for dtype, places in scalars.items():
-        if len(places) < 2:
+    for dtype, indices in scalars.items():
+        if len(indices) < 2:
             continue
         # At the front, since the other placeholders stand where they are first used.
         with part.graph.inserting_before(next(iter(part.graph.nodes))):
             last = vector = part.graph.placeholder(f"stacked_{dtype}".replace("torch.", ""))
-        for element, i in enumerate(places):
+        for element, i in enumerate(indices):
             with part.graph.inserting_after(last):
                 last = part.graph.call_function(torch.ops.aten.select.int, (vector, 0, element))
             placeholders[i].replace_all_uses_with(last)
             part.graph.erase_node(placeholders[i])
-        stacked.insert(0, tuple(inputs[i] for i in places))
+        stacked.insert(0, tuple(inputs[i] for i in indices))
     part.recompile()
     gone = set(pytree.tree_leaves(stacked))
     return [*stacked, *(node for node in inputs if node not in gone)]

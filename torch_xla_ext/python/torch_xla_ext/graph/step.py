@@ -112,7 +112,7 @@ class CapturedStep(CopiedStep):
         return self._call(args, {}, may_differ=False)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
-        """Trace and compile what a call with these arguments runs, and run nothing.
+        """Trace and compile the program of a call with these arguments, without running it.
 
         In a block of torch_xla_ext.parallel_compilation another thread compiles it.
 

@@ -1,4 +1,4 @@
-"""Names, copies and views of a captured step's arguments."""
+"""Names, copies, views and shardings of a captured step's tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Description(NamedTuple):
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy with the strides that a view has in PyTorch: contiguous() asks for them."""
+    """Return a copy with a view's strides in PyTorch, which contiguous() asks for."""
     with torch.no_grad():
         copy = tensor.clone().requires_grad_(tensor.requires_grad)
     if (strides := _XLAC._xla_strides([tensor])) is not None:
@@ -74,7 +74,7 @@ def sharding_of(tensor: torch.Tensor) -> _XLAC.OpSharding | None:
 
 
 def clone_of(tensor: torch.Tensor, sharding: _XLAC.OpSharding | None) -> torch.Tensor:
-    """Return a copy with the sharding that a program was compiled for, else XLA chooses one."""
+    """Return a copy with the sharding that a program was compiled for, not one that XLA chooses."""
     copy = tensor.clone()
     if sharding is not None:
         _XLAC._xla_mark_sharding(copy, sharding)
@@ -88,7 +88,7 @@ def clone_of(tensor: torch.Tensor, sharding: _XLAC.OpSharding | None) -> torch.T
 def view_of(
     tensor: torch.Tensor, root: torch.Tensor
 ) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """Make of a tensor like `root` one like `tensor`, which shares its storage; else None."""
+    """Return a view of `root` in the form of `tensor`; None if they do not share a storage."""
     if tensor is root:
         return lambda other: other
     if _XLAC._xla_capture_is_view(root) or tensor.dtype != root.dtype:
@@ -105,13 +105,13 @@ def view_of(
     if view is not None:
         with torch.no_grad():
             made = view(root)
-        if place_of(made) != place_of(tensor):  # t_(), say, changed it since
+        if location_of(made) != location_of(tensor):  # since changed, for example by t_()
             return None
     return view
 
 
-def place_of(tensor: torch.Tensor) -> tuple:
-    """Return where a view's elements are in its storage."""
+def location_of(tensor: torch.Tensor) -> tuple:
+    """Return the location of a view's elements in its storage, and their dtype."""
     return _XLAC._xla_capture_place(tensor), tensor.dtype
 
 

@@ -1,4 +1,4 @@
-"""Traces and compiles a step, and undoes the effects of tracing on tensors."""
+"""Trace and compile a step, and undo the effects of tracing on tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ENVIRONMENT = {"environ", "getenv"}
 
 
 class NotRepeatableError(Exception):
-    """The function changed `name`, which a replay would not do; its results are `outputs`."""
+    """The function changed `name`, which a replay would not repeat; it returned `outputs`."""
 
     def __init__(self, name: str, outputs: Any, remedy: str | None = None) -> None:
         super().__init__(name)
@@ -39,7 +39,7 @@ class NotRepeatableError(Exception):
 
 
 class DisturbedError(NotRepeatableError):
-    """Something refused, `name`, happened during the trace, perhaps in another thread."""
+    """A refused event, `name`, happened during the trace, perhaps in another thread."""
 
 
 class Tracer:
@@ -47,7 +47,7 @@ class Tracer:
 
     Args:
         leaves: the flattened arguments.
-        views: numbers of the tensors among them that are views and share memory with no other
+        views: indices of the tensors among them that are views and share memory with no other
             argument. Their place in their base can be another one at each call; so the step gets
             a copy of each, which is copied back where it was written.
         check_python: whether the function may read, and must not change, Python objects.
@@ -164,7 +164,7 @@ class Tracer:
             leaves[positions[number]] = copy
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         executed = watch.ExecutedCode()
-        # What code runs matters to the check of Python only, and watching it takes long.
+        # Only the check of Python needs to know which code runs, and watching that is slow.
         seen = executed.in_this_thread if self._check_python else contextlib.nullcontext
 
         def watched() -> watch.WatchedTensors:
@@ -218,7 +218,7 @@ class Tracer:
             raise NotRepeatableError(name, self._as_lazy(outputs), remedy)
 
     def _change(self, executed: watch.ExecutedCode, outputs: Any) -> tuple[str, str | None] | None:
-        """Return what the function changed besides tensors, and the remedy."""
+        """Return the state other than tensors that the function changed, and the remedy."""
         moved = self._state.moved()
         changed = self._changed_python(executed)
         if moved:
@@ -229,7 +229,7 @@ class Tracer:
         return (changed, None) if changed else None
 
     def _as_lazy(self, outputs: Any) -> Any:
-        """Give copied arguments their new values, for a call that is not captured."""
+        """Copy new values back to copied arguments, for a call that is not captured."""
         arguments = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
         for number, copy in self._copies.items():
             if self._saved.is_written(copy):
@@ -239,7 +239,7 @@ class Tracer:
         return pytree.tree_map(lambda leaf: originals.get(id(leaf), leaf), outputs)
 
     def _changed_python(self, executed: watch.ExecutedCode) -> str | None:
-        """Return what the function changed besides tensors; add its globals to the guards."""
+        """Return the changed state other than tensors; add the function's globals to the guards."""
         names: set[str] = set()
         strings: set[str] = set()
         by_strings = False
@@ -315,7 +315,7 @@ class Tracer:
         return Plans(self._known, self._by_id, storages, self._gradients, self._saved, existing)
 
     def _compile(self, outputs: Any) -> Callable[[], Replay]:
-        """Compile the program. Returns what makes the replay, once the trace is undone."""
+        """Compile the program; return a function that makes the replay once the trace is undone."""
         saved, known = self._saved, self._known
         written = [
             numbers[0]
@@ -323,7 +323,7 @@ class Tracer:
             if saved.is_written(known[numbers[0]].tensor)
         ]
         keep_shardings([known[number].tensor for number in written], saved)
-        new: list[torch.Tensor] = []  # what the program computes besides
+        new: list[torch.Tensor] = []  # further results of the program
         returned = self._plans().of_outputs(outputs, new)
         gradients = self._plans().of_gradients(new)
         lowered = InPlaceProgram([known[number].tensor for number in written], new, saved)
@@ -332,7 +332,7 @@ class Tracer:
         text = ""
         if self._is_verified and (self._again is None or self._again.program != key):
             text = _XLAC._get_xla_tensors_text(lowered.results)
-        # Afterwards, for a replay keeps the values that tensors have outside the trace.
+        # Only afterwards, because a replay keeps the values that tensors have outside the trace.
         return lambda: self._replay(key, text, lowered, sources, written, new, returned, gradients)
 
     def _find_sources(self, lowered: InPlaceProgram) -> list[tuple[Source, int]]:
@@ -374,8 +374,8 @@ class Tracer:
     ) -> Replay:
         read = [number for kind, number in sources if kind == Source.STATE]
         used = {_XLAC._xla_capture_storage(self._known[number].tensor) for number in read}
-        # Every tensor of Python's that the program depends on, also other views of its storages,
-        # and those whose .grad it reads or replaces.
+        # Every Python tensor that the program depends on: also other views of its storages, and
+        # tensors whose .grad it reads or replaces.
         owners = set(self._gradients) if gradients else set()
         owners |= {known.gradient_of for known in self._known if known.gradient_of is not None}
         state = [
@@ -385,17 +385,17 @@ class Tracer:
             and known.gradient_of is None
             and (_XLAC._xla_capture_storage(known.tensor) in used or number in owners)
         ]
-        places = {number: place for place, number in enumerate(state)}
+        indices = {number: index for index, number in enumerate(state)}
 
         def source(number: int) -> tuple[Source, int]:
             for other in self._by_storage[_XLAC._xla_capture_storage(self._known[number].tensor)]:
                 known = self._known[other]
                 if known.argument is not None:
                     return Source.ARGUMENT, known.argument
-                if other in places:
-                    return Source.STATE, places[other]
-                if known.gradient_of in places:
-                    return Source.GRADIENT, places[known.gradient_of]
+                if other in indices:
+                    return Source.STATE, indices[other]
+                if known.gradient_of in indices:
+                    return Source.GRADIENT, indices[known.gradient_of]
             raise CaptureError(
                 f"{self._known[number].name} is the .grad of an argument: pass it as an argument"
             )
@@ -413,10 +413,10 @@ class Tracer:
                 parameters.append((kind, number))
                 names.append("the seed of random numbers")
         state_storages: dict[int, int] = {}
-        for place, number in enumerate(state):
+        for index, number in enumerate(state):
             storage = _XLAC._xla_capture_storage(self._known[number].tensor)
-            state_storages.setdefault(storage, place)
-        # One that is passed twice is known once.
+            state_storages.setdefault(storage, index)
+        # A tensor that is passed twice is known once.
         leaves = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
         arguments = [self._copies.get(number, leaf) for number, leaf in enumerate(leaves)]
         program = _XLAC._XlaCapturedProgram(
@@ -426,7 +426,7 @@ class Tracer:
             names,
             [self._known[number].tensor for number in state],
             constants,
-            lowered.places,
+            lowered.parameter_indices,
             new,
             [state_storages.get(_XLAC._xla_capture_storage(tensor), -1) for tensor in arguments],
             ends_step=True,
@@ -443,7 +443,7 @@ class Tracer:
             ],
             names,
             constants,
-            [self._calls.places.get(_XLAC._xla_capture_data_address(c)) for c in constants],
+            [self._calls.locations.get(_XLAC._xla_capture_data_address(c)) for c in constants],
             result,
             gradients,
             self._calls.operations,

@@ -1,8 +1,8 @@
-"""Fingerprints of traces, to compare a later trace of the same step.
+"""Trace fingerprints, by which a later trace of the same step is compared.
 
-Python's state is compared by names, and no list of names is complete. The program is: whatever the
-step's Python code did, its effect on tensors is the program with its constants, the tensors that it
-reads and writes, and the results that it returns.
+Guards compare Python's state by names, and no list of names is complete. The program is complete:
+whatever the step's Python code did, its effect on tensors is the program with its constants, the
+tensors that it reads and writes, and the results that it returns.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch_xla_ext.graph.guards import is_library, is_plain, same_plain
 from torch_xla_ext.graph.results import Reference, Result, difference
 
 _XLAC = torch_xla._XLAC
-_MAX_ARGUMENTS = 64  # of an operation that are recorded
+_MAX_ARGUMENTS = 64  # recorded for each operation
 
 
-def place() -> str:
-    """Return the file and the line of the user's code that runs now."""
+def code_location() -> str:
+    """Return the file and line of the user code that is running."""
     frame = sys._getframe(1)
     while frame is not None and is_library(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
@@ -46,11 +46,13 @@ class Operation:
 
     name: str
     arguments: list[Any]
-    place: str
+    location: str
 
     @classmethod
     def of(cls, name: str, arguments: list[Any]) -> Operation:
-        return cls(name, [_described(value) for value in arguments[:_MAX_ARGUMENTS]], place())
+        return cls(
+            name, [_described(value) for value in arguments[:_MAX_ARGUMENTS]], code_location()
+        )
 
     def is_same(self, other: Operation) -> bool:
         return (
@@ -74,9 +76,9 @@ class TraceFingerprint:
 
     Attributes:
         program: the hash of its operations.
-        parameters: for each of them the kind of its source, with a number or a tensor.
+        parameters: the kind of each one's source, with an index or a tensor.
         names: of the parameters.
-        constants: tensors that the step moved to the device, and the place of each in the code.
+        constants: tensors that the step moved to the device, and where in the code it did.
         operations: the calls of torch that the step made.
         text: the operations of the program, those of the backward pass among them.
         as_compiling: whether torch.compiler.is_compiling() was true.
@@ -86,7 +88,7 @@ class TraceFingerprint:
     parameters: list[tuple[int, int | weakref.ref]]
     names: list[str]
     constants: list[torch.Tensor]
-    places: list[str | None]
+    locations: list[str | None]
     result: Result
     gradients: list[tuple[Reference, int | None]]
     operations: list[Operation]
@@ -104,7 +106,7 @@ class TraceFingerprint:
         changed = self._changed_constant(other)
         if changed is not None:
             operation = self._other_operation(other)
-            found = other.places[changed]
+            found = other.locations[changed]
             where = "" if found is None else f", made in {found},"
             return operation or (
                 f"a constant {_described(other.constants[changed])}{where} has other values"
@@ -114,7 +116,7 @@ class TraceFingerprint:
         return difference(self.result, other.result, "the result")
 
     def _sources(self) -> list[tuple[int, int]]:
-        """Return the parameters, tensors by the memory that they have now."""
+        """Return the parameters, with tensors identified by their current memory."""
         return [
             (kind, _storage(source()) if isinstance(source, weakref.ref) else source)
             for kind, source in self.parameters
@@ -138,11 +140,11 @@ class TraceFingerprint:
     def _other_operation(self, other: TraceFingerprint) -> str | None:
         for one, two in zip_longest(self.operations, other.operations):
             if one is None:
-                return f"it also runs {two} in {two.place}"
+                return f"it also runs {two} in {two.location}"
             if two is None:
-                return f"it does not run {one} in {one.place}"
+                return f"it does not run {one} in {one.location}"
             if not one.is_same(two):
-                return f"{one} in {one.place} became {two} in {two.place}"
+                return f"{one} in {one.location} became {two} in {two.location}"
         if not (self.text and other.text):
             return None  # the same program, with another constant
         for one, two in zip_longest(self.text.splitlines(), other.text.splitlines()):

@@ -28,7 +28,7 @@ class Source(enum.IntEnum):
     GRADIENT = 2
     CONSTANT = 3
     SEED = 4
-    OWN_VALUES = 5  # of an argument that the program does not write to
+    OWN_VALUES = 5  # an argument that the program only reads
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def same_seed() -> Iterator[None]:
 
 
 class Trace:
-    """Changes of a trace to tensors and to the device's random numbers, and undoing them.
+    """A trace's changes to tensors and to the device's random seed, and their undoing.
 
     Attributes:
         saved: the values of tensors from before the trace, an _XlaSavedState.
@@ -78,8 +78,8 @@ class Trace:
         Args:
             program: the traced program.
             source_of: the source of the data at an address, if the caller knows it.
-            check_other: raises if a parameter that the caller does not know cannot be a constant,
-                or, with the seed's id, if the trace may not set the seed.
+            check_other: raises if an unknown parameter cannot be a constant; with the seed's id, if
+                the trace may not set the seed.
         """
         seed = _XLAC._xla_capture_data_address(self._seed)
         sources: list[tuple[Source, int]] = []
@@ -101,7 +101,7 @@ class Trace:
 
 
 def keep_shardings(written: Sequence[torch.Tensor], saved: object) -> None:
-    """Give a new value that has no sharding the one that the tensor's value had before.
+    """Give a new value without a sharding the one of the tensor's former value.
 
     ``cache[:] = value`` makes such a value. XLA would choose a sharding for it, which the next run
     of the program would not fit.
@@ -111,23 +111,23 @@ def keep_shardings(written: Sequence[torch.Tensor], saved: object) -> None:
     for tensor in written:
         if not _XLAC._get_xla_sharding_spec(tensor):
             _XLAC._xla_mark_sharding(tensor, _XLAC._get_xla_op_sharding(saved.before(tensor)))
-    # What is told of sharded data is read in them: programs before have to have run.
+    # Shardings are read from the data, so earlier programs must have run.
     _XLAC._xla_wait_device_ops([])
 
 
 class InPlaceProgram:
-    """A traced program.
+    """A traced program, and the tensors that it updates in place.
 
     Args:
         written: the tensors that it writes to.
-        new: the tensors that it computes besides.
-        saved: what `written` were before the trace, an _XlaSavedState.
+        new: the other tensors that it computes.
+        saved: the state of `written` before the trace, an _XlaSavedState.
 
     Attributes:
-        results: what it computes: the new values of `written`, then `new`.
+        results: the new values of `written`, then `new`.
         parameters: a tensor for each of its parameters.
         ids: these tensors' ids, -1 for a constant.
-        places: of each of `written`, the place of its former value among the parameters.
+        parameter_indices: the index of the former value of each of `written`.
         compilation: ends when the program is compiled; None if `compile` has waited for that.
     """
 
@@ -149,21 +149,21 @@ class InPlaceProgram:
             for i in unread:
                 _XLAC._xla_optimization_barrier_([self._values[i], saved.before(written[i])])
             found = self._find_parameters()
-        self.places = [found[address] for address in addresses]
+        self.parameter_indices = [found[address] for address in addresses]
 
     def _find_parameters(self) -> dict[int, int]:
-        """Set `ids` and `parameters`. Returns parameters' places by their data's addresses."""
+        """Set `ids` and `parameters`; return the parameters' indices by their data's addresses."""
         self.ids, self.parameters = _XLAC._get_tensors_xla_device_data_node(self.results)
         addresses = map(_XLAC._xla_capture_data_address, self.parameters)
-        return {address: place for place, address in enumerate(addresses)}
+        return {address: index for index, address in enumerate(addresses)}
 
     def compile(self, compiler: Compiler | None = None) -> bytes:
-        """Compile it, unless it is compiled, and return the key by which torch_xla finds it.
+        """Compile the program if necessary, and return its key in torch_xla's cache.
 
-        A compiler does that while the caller goes on, and then `compilation` says when it ends.
+        With a `compiler`, another thread compiles, and `compilation` ends when it has.
         """
         with alias_with_buffer_donor_config(), contextlib.ExitStack() as stack:
-            donated = [self.parameters[place] for place in self.places]
+            donated = [self.parameters[index] for index in self.parameter_indices]
             for tensor in donated:
                 _XLAC._set_buffer_donation(tensor, True)  # may give its data another id
                 stack.callback(_XLAC._set_buffer_donation, tensor, False)

@@ -1,4 +1,4 @@
-"""Watches a step while it is traced: tensors that it uses, and what a replay cannot repeat."""
+"""Watch a step while it is traced: tensors that it uses, and what a replay cannot repeat."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from torch_xla_ext.graph.guards import is_library, is_plain, same_plain
 from torch_xla_ext.graph.trace_fingerprint import Operation
 
 _XLAC = torch_xla._XLAC
-# Functions of the binary that run what was traced so far.
+# Functions of the binary that run all pending operations.
 _SYNCS = ("_xla_step_marker", "_xla_sync_multi", "_xla_sync_live_tensors", "_xla_warm_up_cache")
 _ABSENT = object()
-# Modules that watch a step, and are no part of it.
+# Modules that watch a step and are not part of it.
 _WATCHING = (__name__.rpartition(".")[0], temporarily_replaced.__module__)
-# Finds and executes a module that sys.modules does not have.
+# The function that finds and executes a module that is not in sys.modules.
 _IMPORT = importlib._bootstrap._find_and_load.__code__
-_READ = "aten::_local_scalar_dense"  # counts reads of numbers on the host
-# What torch wants as a number, by operation; as a tensor on the device it multiplies an operand.
+_READ = "aten::_local_scalar_dense"  # counts reads of host scalars
+# Arguments that torch reads as a number, by operation; a device tensor multiplies an operand.
 _FACTORS = {
     name + suffix: factor
     for name, factor in {
@@ -53,7 +53,7 @@ _READS = {
     *("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__"),
     *("__complex__", "__repr__", "__format__", "__array__", "__contains__", "is_nonzero"),
 }
-# What gives a tensor another shape, with what makes another tensor of that shape.
+# Methods that change a tensor's shape, with those that return a new tensor of that shape.
 _RESHAPES = {
     f"{name}_": name
     for name in ("as_strided", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze")
@@ -61,7 +61,7 @@ _RESHAPES = {
 
 
 def is_on_device(value: Any) -> bool:
-    """Return whether a value is an XLA tensor; not one without data, which PyTorch traces with."""
+    """Return whether a value is an XLA tensor with data, unlike some that PyTorch traces with."""
     return (
         isinstance(value, torch.Tensor)
         and value.device.type == "xla"
@@ -70,7 +70,7 @@ def is_on_device(value: Any) -> bool:
 
 
 def _leaves(args: tuple, kwargs: dict[str, Any]) -> list[Any]:
-    """Return the leaves of an operation's arguments, which are seldom nested."""
+    """Return the leaves of an operation's arguments, quickly because these are seldom nested."""
     values = [*args, *kwargs.values()]
     nested = any(isinstance(value, (list, tuple, dict)) for value in values)
     return pytree.tree_leaves(values) if nested else values
@@ -78,17 +78,17 @@ def _leaves(args: tuple, kwargs: dict[str, Any]) -> list[Any]:
 
 @dataclasses.dataclass
 class Calls:
-    """The calls of torch in a trace.
+    """The operations of torch in a trace.
 
     Attributes:
         operations: the calls, in their order.
-        places: the lines that moved data to the device, by its address.
+        locations: the lines that moved data to the device, by its address.
         made: the tensors that the calls returned.
         read: what the last call that read a number on the host may have read.
     """
 
     operations: list[Operation] = dataclasses.field(default_factory=list)
-    places: dict[int, str] = dataclasses.field(default_factory=dict)
+    locations: dict[int, str] = dataclasses.field(default_factory=dict)
     made: list[weakref.ref] = dataclasses.field(default_factory=list)
     read: tuple[torch.Tensor, str, str | None] | None = None
 
@@ -96,9 +96,9 @@ class Calls:
 class WatchedTensors(TorchFunctionMode):
     """A watch that calls `see` with each XLA tensor before torch uses it.
 
-    Refuses what brings a value to the host, where a replay would not be. `name_of` says which
-    tensor it was, if it is known. A factor that torch would read, such as the learning rate of SGD,
-    stays on the device.
+    It refuses operations that read a value on the host, because a replay would not. `name_of`
+    returns the tensor's name, if it is known. A factor that torch would read, such as the learning
+    rate of SGD, stays on the device.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class WatchedTensors(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._see, self._known_name, self._calls = see, name_of, calls
-        self._names: dict[int, tuple[weakref.ref, str]] = {}  # of numbers made of known ones
+        self._names: dict[int, tuple[weakref.ref, str]] = {}  # device scalars made from known ones
 
     def _name_of(self, tensor: torch.Tensor) -> str | None:
         reference, name = self._names.get(id(tensor), (None, None))
@@ -121,7 +121,7 @@ class WatchedTensors(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        # The profile function would be called for each call in here.
+        # Otherwise the profile function would run for each call in here.
         profile = sys.getprofile()
         sys.setprofile(None)
         try:
@@ -182,7 +182,7 @@ class WatchedTensors(TorchFunctionMode):
                 self._calls.made.append(weakref.ref(made))
                 if not tensors:
                     address = _XLAC._xla_capture_data_address(made)
-                    self._calls.places[address] = operation.place
+                    self._calls.locations[address] = operation.location
         return result
 
     def _refuse_host_tensor(
@@ -227,7 +227,7 @@ def leaves_of_backward(see: Callable[[torch.Tensor], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def functions_of_backward(*contexts: Callable[[], Any]) -> Iterator[None]:
-    """Run each autograd.Function's backward(), in another thread, with `contexts`."""
+    """Run each autograd.Function's backward(), in autograd's thread, with `contexts`."""
     kind, tracing = torch.autograd.function.BackwardCFunction, threading.get_ident()
     original = kind.apply
 
@@ -275,8 +275,8 @@ def describe(tensor: torch.Tensor) -> str:
 def answers_as_compiling() -> Iterator[None]:
     """Make torch.compiler.is_compiling() true in this thread, except for PyTorch's own code.
 
-    Libraries ask it before they look at a tensor's value, as in `if not is_compiling() and
-    mask.all()`. PyTorch's optimizers ask it, too, and compute with other roundings.
+    Libraries check it before they read a value: `if not is_compiling() and mask.all()`. PyTorch's
+    own code is excepted: its optimizers would compute with other roundings.
     """
     original, tracing = torch.compiler.is_compiling, threading.get_ident()
 
@@ -292,7 +292,7 @@ def answers_as_compiling() -> Iterator[None]:
 
 @contextlib.contextmanager
 def syncs_refused() -> Iterator[None]:
-    """Refuse syncs in this thread and autograd's; a read computes its value only."""
+    """Refuse syncs in this thread and in autograd's; a read computes only its value."""
     tracing = threading.get_ident()
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -327,11 +327,11 @@ def _host_random_states() -> dict[str, Callable[[], Any]]:
 
 
 class ByAThreadError(CaptureError):
-    """Something refused happened, but perhaps in another thread of the process."""
+    """An event that capture refuses happened, perhaps in another thread of the process."""
 
 
 def _refuse(text: str) -> None:
-    """Refuse something by process-wide counters."""
+    """Refuse an event that process-wide counters report."""
     raise (CaptureError if threading.active_count() == 1 else ByAThreadError)(text)
 
 
@@ -369,9 +369,9 @@ def transfers_refused(calls: Calls) -> Iterator[None]:
 
 
 class ExecutedCode:
-    """Gathers the code that runs in a thread, within `with self.in_this_thread()`.
+    """Gather the code that runs in a thread, within `with self.in_this_thread()`.
 
-    Not the code that an import runs: the next call finds the module and runs none of it.
+    Code that an import runs is left out: the next call finds the module, and runs none of it.
 
     Attributes:
         codes: the code, with its globals.
@@ -389,7 +389,7 @@ class ExecutedCode:
         try:
             yield
         finally:
-            if isinstance(profile, cProfile.Profile):  # which sys.setprofile does not take back
+            if isinstance(profile, cProfile.Profile):  # sys.setprofile does not remove it
                 profile.enable()
             else:
                 sys.setprofile(profile)
@@ -419,11 +419,11 @@ class ExecutedCode:
                 inside._see(frame, event, module)
                 return
             sys.setprofile(outside)
-            failed = module is None  # it runs again at the next call
+            failed = module is None  # the code runs again at the next call
             if failed:
                 self.codes |= inside.codes
             for key, (variables, before) in inside._assigned.items():
-                # New modules' globals have got their first values.
+                # The globals of new modules have their first values now.
                 if failed or variables.get("__name__") in existing:
                     self._assigned.setdefault(key, (variables, before))
 

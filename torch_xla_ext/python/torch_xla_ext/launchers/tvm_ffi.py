@@ -23,10 +23,10 @@ from xla_kernels.signature.schema import ArrayType, Schema
 
 _XLAC = torch_xla._XLAC
 _PREFIX = "__tvm_ffi_"
-# The handles of functions, by the path that their library was loaded from, and their names.
+# Handles of functions, by their library's path and their names.
 _functions: dict[tuple[str, str], int] = {}
-# The targets of tvm_ffi_call. Their names are this process's own: a stored program of another one
-# must not find a function under them.
+# The targets of tvm_ffi_call. Their names are unique to this process: a stored program of another
+# process must not find a function under them.
 _targets: dict[tuple[object, ...], str] = {}
 _PROCESS = uuid.uuid4().hex
 
@@ -160,7 +160,7 @@ def tvm_ffi_call(
         raise TypeError(
             f"tvm_ffi_call: outputs has {max(outputs)}, but the function gets {number} arguments"
         ) from None
-    # Of a call with a sharding rule: what the size of a device's part decides.
+    # For a call with a sharding rule: the arguments that depend on the size of a device's part.
     computed = [
         i
         for i, value in enumerate(given)

@@ -7,12 +7,12 @@ from xla_kernels.operator.tensor_checks import Value
 
 
 def unsharded(args: tuple[Value, ...]) -> tuple[Value, ...]:
-    """Return the arguments without what mark_sharding returns: it wraps a functional tensor."""
+    """Return the arguments, with the functional tensors that mark_sharding's results wrap."""
     return tuple(arg.global_tensor if isinstance(arg, XLAShardedTensor) else arg for arg in args)
 
 
 def replace(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Give `tensor`, and what it is a view of, the new value `value`.
+    """Give `tensor`, and its base if it is a view, the new value `value`.
 
     It does what torch generates for the in-place operators of its own, in their "Functionalize"
     kernels, with functions by which torch itself does it in Python. ``tensor.copy_(value)`` would
@@ -28,7 +28,7 @@ def replace(tensor: torch.Tensor, value: torch.Tensor) -> None:
     inner = torch._from_functional_tensor(value)
     old = torch._from_functional_tensor(tensor)
     if old.device.type == "xla" and type(old) is torch.Tensor:
-        torch._propagate_xla_data(old, inner)  # it tells torch_xla which buffer to donate
+        torch._propagate_xla_data(old, inner)  # it sets the buffer that torch_xla donates
     torch._functionalize_replace(tensor, inner)
     torch._functionalize_commit_update(tensor)
     torch._functionalize_sync(tensor)

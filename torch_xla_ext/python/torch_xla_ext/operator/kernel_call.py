@@ -1,4 +1,4 @@
-"""Turns an operator's arguments into a call of its kernel, on each kind of device."""
+"""Turn an operator's arguments into a call of its kernel, on each kind of device."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -34,14 +34,14 @@ class KernelCall(OperatorCall):
 
     def check_declaration(self, where: str) -> None:
         if callable(self.sharding_rule):
-            return  # it needs the arguments of a call
+            return  # depends on a call's arguments
         try:
             self._rule({})
         except (TypeError, ValueError) as error:
             raise type(error)(f"{where} {error}") from None
 
     def _rule(self, args: Mapping[str, Value]) -> sharding.Rule | None:
-        """Return the sharding rule of a call with these arguments.
+        """Return the sharding rule for a call with these arguments.
 
         Raises:
             TypeError, ValueError: it does not fit the operator.
@@ -64,7 +64,7 @@ class KernelCall(OperatorCall):
         return self._returned(call_operator(*self._custom_call(values)))
 
     def prepared(self, *values: Value) -> object | None:
-        """Return the part of on_xla that is done once for each set of shapes, dtypes and values."""
+        """Prepare a call, once for each set of shapes, dtypes and values."""
         return prepare_operator(*self._custom_call(values))
 
     def _custom_call(
@@ -158,7 +158,7 @@ class KernelCall(OperatorCall):
         return self.checked(values, self._num_results)
 
     def _target(self, platform: str) -> str:
-        """Return the name with which calls for PyTorch's own tensors find the kernel."""
+        """Return the kernel's name for calls with PyTorch's own tensors."""
         if self.schema is None:
             return self.target
         self._check_registered(platform, ("untyped",))
@@ -224,8 +224,7 @@ class KernelCall(OperatorCall):
     ) -> None:
         """Run it with arrays in the layouts of the signature, and `results` row-major.
 
-        Of such an array, the target's function gets a tensor whose dimensions are in the order of
-        memory.
+        The target's function gets such an array as a tensor with its dimensions in memory order.
         """
         layouts = self.schema.operand_layouts([checked.args[name] for name in self.operands])
         ordered = [_permuted(each, layouts.get(i)) for i, each in enumerate(operands)]
@@ -267,7 +266,7 @@ class KernelCall(OperatorCall):
 
 
 def _permuted(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
-    """Return a contiguous tensor with the dimensions in this order; itself without one."""
+    """Return a contiguous tensor with its dimensions in this order; unchanged if it is None."""
     return tensor if order is None else tensor.permute(*order).contiguous()
 
 

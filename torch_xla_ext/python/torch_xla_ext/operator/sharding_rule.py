@@ -22,7 +22,7 @@ def check(call: OperatorCall, rule: rules.Rule) -> None:
     )
     rules.check_aliases(rule, {r: call.operands.index(name) for r, name in call.in_place.items()})
     sizes: dict[str | int, str] = {}
-    # Those that `sizes` or the kernel computes, of a part's operands for a part.
+    # Sizes that `sizes` or the kernel computes: for a part, from the part's operands.
     computed = call.schema.open_sizes() if call.schema is not None else ()
     tensors = zip((*operands, *results), (*rule.operands, *rule.results), strict=True)
     for (name, argument), dims in tensors:

@@ -13,5 +13,5 @@ __all__ = ["connect", "lost_process"]
 
 
 def lost_process() -> str:
-    """Return which process of the program was lost, as a sentence; "" while all are there."""
+    """Return a sentence that names the lost process of the program; "" while there is none."""
     return torch_xla._XLAC._xla_lost_process()

@@ -1,4 +1,4 @@
-"""Several processes of one program: how they meet before creating clients, and how they end.
+"""Rendezvous of the processes of one program before they create clients, and their shutdown.
 
 XLA's coordinator runs in the process of rank 0, and waits an hour for a process that does not
 start. So the processes first meet in a torch.distributed.TCPStore, torchrun's own if there is one.
@@ -26,14 +26,14 @@ from torch.distributed import PrefixStore, Store, TCPStore
 from xla_kernels.plugin.errors import CudaRuntimeError
 from xla_kernels.plugin.options import Processes
 
-# How many seconds a process waits for the others when it ends.
+# The seconds that a process waits for the others at exit.
 TIMEOUT_ENVIRONMENT = "TORCH_XLA_EXT_EXIT_TIMEOUT"
 _DEFAULT_TIMEOUT = 60
-# How many seconds a process waits for the others when it starts.
+# The seconds that a process waits for the others at start-up.
 START_TIMEOUT_ENVIRONMENT = "TORCH_XLA_EXT_START_TIMEOUT"
 _DEFAULT_START_TIMEOUT = 300
 _DEFAULT_PORT = 8547  # of XLA's coordinator
-# Keys are process ids, since a fork has the contents that its parent had.
+# Keys are process ids, because a fork inherits its parent's contents.
 _prepared: set[int] = set()
 _stores: dict[int, Store] = {}
 
@@ -63,8 +63,8 @@ def connect(environ: Mapping[str, str]) -> Store:
 
     Args:
         environ: that of `options.Processes`; MASTER_ADDR, the host of rank 0; XLA_COORDINATOR_PORT
-            (8547), there, and the port behind it where torchrun has no store of its own, of which
-            MASTER_PORT says the port; TORCH_XLA_EXT_START_TIMEOUT (300), in seconds.
+            (8547), on that host; MASTER_PORT, the port of torchrun's store, which is otherwise the
+            next one after XLA_COORDINATOR_PORT; TORCH_XLA_EXT_START_TIMEOUT (300), in seconds.
 
     Raises:
         CudaRuntimeError: ranks and counts do not fit together, a port is taken, or a process has
@@ -107,7 +107,7 @@ def agreed(key: str, choose: Callable[[], str]) -> str:
     """Return the choice of the program's first process that asks.
 
     Args:
-        key: of the question, the same in all processes.
+        key: identifies the choice; the same in all processes.
         choose: called in that process.
 
     Raises:
@@ -140,10 +140,10 @@ def _coordinator_port(environ: Mapping[str, str]) -> int:
 
 
 def meet(store: Store, processes: Processes, timeout: float) -> None:
-    """Wait until all processes have come to the store.
+    """Wait until all processes have connected to the store.
 
     Raises:
-        CudaRuntimeError: one has not come in time, or counts others than this one.
+        CudaRuntimeError: a process did not connect in time, or expects another number of processes.
     """
     end = time.monotonic() + timeout
     store.set(f"start/{processes.rank}", str(processes.count))
@@ -194,7 +194,7 @@ def _check_free(port: int, name: str) -> None:
 
 
 class _Exit:
-    """The end of this process."""
+    """The shutdown of this process."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class _Exit:
             before(kind, error, traceback)
 
         sys.excepthook = note
-        # Before torch_xla gives up its client, which it arranged earlier.
+        # Runs before torch_xla destroys its client: exit handlers run in reverse order.
         atexit.register(self._leave)
 
     def _leave(self) -> None:
@@ -244,12 +244,12 @@ class _Exit:
                 # Detached, since the interpreter closes its sockets while XLA still polls the
                 # coordinator: the kernel closes this one when the process has ended.
                 socket.create_connection((self._host, port), self._timeout).detach()
-        except (OSError, RuntimeError) as error:  # rank 0 has gone, with its store
+        except (OSError, RuntimeError) as error:  # rank 0 has ended, and its store with it
             text = str(error).partition("\n")[0]
             print(f"torch_xla_ext: rank {self._rank}: rank 0 has gone: {text}", file=sys.stderr)
 
     def _wait(self) -> str:
-        """Wait until all have recorded that they are done; return the problem, or nothing."""
+        """Wait until all processes have recorded that they are done; return the problem, if any."""
         end = time.monotonic() + self._timeout
         missing = set(range(self._count))
         while missing:
@@ -269,7 +269,7 @@ class _Exit:
         return ""
 
     def _see_others_end(self, listener: socket.socket) -> None:
-        """Wait until the other processes have ended: XLA's coordinator is in this one."""
+        """Wait until the other processes have ended, because XLA's coordinator runs in this one."""
         listener.settimeout(self._timeout)
         connections = []
         with contextlib.suppress(OSError):

@@ -14,13 +14,13 @@ _XLAC = torch_xla._XLAC
 
 # In the order of XLA_FFI_Handler_Bundle of XLA's FFI 0.5.
 STAGES = ("instantiate", "prepare", "initialize", "execute", "record")
-# Those that the bundle of every version has.
+# The stages in the bundle of every version.
 _BUNDLED = STAGES[:4]
 # The suffix of the handler of "record" of a library, beside a bundle or a kernel's entry.
 _RECORD = "Record"
 # The suffixes of the functions by which a library returns its bundle, after the target's name.
 BUNDLES = {"CUDA": "Bundle", "Host": "HostBundle"}
-# The suffixes of those that return its state's type.
+# The suffixes of the functions that return its state's type.
 _TYPE_ID, _TYPE_INFO = "TypeId", "TypeInfo"
 
 # The objects that hold the registered types: XLA has only their addresses.
@@ -49,7 +49,7 @@ def bundle_symbol(name: str, platform: str) -> str:
 
 
 def _call(function: int) -> int:
-    """Return the pointer that a C function returns."""
+    """Call a C function, and return the pointer that it returns."""
     return ctypes.CFUNCTYPE(ctypes.c_void_p)(function)() or 0
 
 

@@ -10,7 +10,7 @@ from torch_xla_ext.registry.platforms import PLATFORMS
 from torch_xla_ext.registry.registration import Target
 from xla_kernels import kernel_symbols, libraries
 
-# What registers functions of other ABIs than kernel.h's, by the ABI's name.
+# Functions that register kernels of other ABIs than kernel.h's, by the ABI's name.
 _loaders: dict[str, Callable[..., list[Target]]] = {}
 
 
@@ -29,8 +29,8 @@ def register_kernel(
 ) -> list[Target]:
     """Register all entries of a kernel that uses torch_xla_ext/kernel.h.
 
-    Or of FFI handlers with several stages: those of the library's functions <name>Bundle, for CUDA,
-    and <name>HostBundle, which return an XLA_FFI_Handler_Bundle.
+    Also registers FFI handlers with several stages: the library's functions <name>Bundle (CUDA) and
+    <name>HostBundle return them as an XLA_FFI_Handler_Bundle.
 
     With ``abi="tvm-ffi"``, registers a TVM-FFI function
     (`torch_xla_ext.launchers.tvm_ffi.register_tvm_ffi_kernel`).

@@ -1,4 +1,4 @@
-"""The platforms and the APIs of targets, by all their names: XLA's, torch_xla's and PyTorch's."""
+"""The platforms and APIs of targets, with their names in XLA, torch_xla and PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Platform(NamedTuple):
 
 
 class Api(NamedTuple):
-    """The numbers of an API.
+    """An API, with the numbers that XLA gives to it.
 
     Attributes:
         call_version: a call's, xla::CustomCallApiVersion.

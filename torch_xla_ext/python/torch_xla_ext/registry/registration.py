@@ -42,20 +42,20 @@ def _static_schemas() -> dict[str, Schema]:
     return schemas
 
 
-# The schemas of all functions that have one. A target's name is the one that the HLO says: a name
-# that was registered again has several (_XLAC._xla_current_custom_call_target).
+# The schemas of all functions that have one, by the target's name in HLO: a target that was
+# registered again has several (_XLAC._xla_current_custom_call_target).
 _schemas: dict[Target, Schema] = {
     Target(name, platform, api): schema
     for name, schema in _static_schemas().items()
     for platform in PLATFORMS
     for api in APIS
 }
-# Where the functions came from. It also keeps them: XLA has only their addresses, and a ctypes
-# callback or a capsule frees its function with itself. Libraries are never unloaded.
+# The origins of the functions, which also keeps them alive: XLA has only their addresses, and a
+# ctypes callback or a capsule would free its function. Libraries are never unloaded.
 _libraries: dict[Target, object] = {}
-# The rules of targets that were registered with one, by name.
+# The sharding rules of targets, by name.
 _sharding_rules: dict[str, str | None] = {}
-# Held from the checks of a registration to its end.
+# Held while a target is checked and registered.
 _lock = threading.Lock()
 
 
@@ -256,7 +256,7 @@ def _functions_of_library(
 
 
 def _functions_at(name: str, library: object, api: str) -> dict[str, int]:
-    """Return the functions by stage that a capsule, an address or a ctypes function stands for."""
+    """Return the functions, by stage, of a capsule, an address or a ctypes function."""
     if isinstance(library, bool):
         raise TypeError(f"custom-call target {name!r}: library must not be a bool")
     address = ffi_handlers.address_of(library)
@@ -289,7 +289,7 @@ def add(
 
 
 def set_sharding_rule(name: str, rule: str | None) -> None:
-    """Set the rule of calls of this target that have none themselves."""
+    """Set the sharding rule for calls of this target that give none."""
     _sharding_rules[name] = rule
 
 
@@ -316,7 +316,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
 
 
 def _check_entry(name: str, symbol: str, platform: str, api: str) -> bool:
-    """Return whether `symbol` is the entry for this. Raises ValueError if it is for another."""
+    """Return whether `symbol` is a kernel's entry; raise ValueError if it is another one's."""
     expected = entry(name, platform, api)
     for (other_platform, other_api), suffix in ENTRIES.items():
         if symbol == name + suffix != expected:
@@ -359,7 +359,7 @@ def is_registered(name: str, platform: str, api: str) -> bool:
 
 
 def _is_text(name: str) -> bool:
-    """Return whether a name can be encoded: half of a surrogate pair cannot."""
+    """Return whether a name can be encoded in UTF-8: lone surrogates cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:

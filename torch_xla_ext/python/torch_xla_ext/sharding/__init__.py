@@ -42,7 +42,7 @@ def parts(
     operands: Sequence[Shape | None],
     results: Sequence[Shape],
 ) -> Parts[Value] | None:
-    """Return the results of `function` for each part of a device; None for one device."""
+    """Return `function` of each possible part of a device; None for one device."""
     if num_devices() == 1:
         return None
     return Parts(function, rule, operands, results, num_devices())

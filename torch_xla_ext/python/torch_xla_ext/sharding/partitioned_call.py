@@ -1,4 +1,4 @@
-"""The calls that XLA divides among devices: what it asks while it compiles a program.
+"""The calls that XLA divides among devices: its callbacks while it compiles a program.
 
 A program for several devices is traced as if there were one. XLA then decides how its arrays are
 sharded: it propagates the shardings that the user's marks say through all operations, forward and
@@ -24,11 +24,11 @@ from torch_xla_ext.sharding.rule import Rule
 
 
 class LocalCall(NamedTuple):
-    """The parts of a call that depend on the shapes of its operands.
+    """The elements of a call that depend on the shapes of its operands.
 
     Attributes:
         shapes, dtypes: of all results of the kernel.
-        payload: or the text of its attributes.
+        payload: the untyped payload, or the text of the FFI attributes.
     """
 
     shapes: Sequence[Shape]
@@ -42,9 +42,9 @@ class PartitionedCall:
 
     Attributes:
         caller: the operator or target, in warnings and errors.
-        rule: None if there is none: each device then computes the whole call.
+        rule: None for a call without one, which each device computes as a whole.
         operands: by their names; None for one that is absent.
-        results: the shapes of those that the rule names, the first ones of the kernel.
+        results: the shapes of the kernel's first results, which the rule names.
         aliases: of results in an operand's buffer, the operand's number.
         local: the call for operands and results of these shapes. Raises ValueError or TypeError
             if the kernel refuses them.
@@ -118,7 +118,7 @@ class DeviceCall(NamedTuple):
     payload: bytes | str
 
 
-# By the names that `add` returned.
+# The calls by the names that `add` returned.
 _calls: dict[str, PartitionedCall] = {}
 
 
@@ -171,7 +171,7 @@ def add(call: PartitionedCall, identity: tuple[object, ...]) -> str:
     name = hashlib.sha256(repr(values).encode()).hexdigest()[:32]
     number = 1
     while _calls.setdefault(name, call).owner is not call.owner:
-        number += 1  # an operator that has been defined again
+        number += 1  # the operator has been defined again
         name = f"{name.partition('#')[0]}#{number}"
     return name
 

@@ -1,9 +1,9 @@
-"""A call's arguments for the parts of its arrays that devices may have.
+"""A call's arguments for each part of its arrays that a device may have.
 
-Numbers of a call that depend on its shapes, such as a grid of blocks, are given as functions. A
-function cannot be part of a program's name, and what it reads may have changed when XLA compiles
-the program. So these functions are called when the call is traced, once for each part that the
-rule and the number of devices admit.
+Arguments that depend on shapes, such as a grid of blocks, are given as functions. A function cannot
+be part of a program's key, and what it reads may have changed when XLA compiles the program. So
+these functions are called when the call is traced, once for each part that the rule and the number
+of devices admit.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def divisions(
 
 
 def _counts(sizes: list[tuple[str, int]], num_devices: int) -> Iterator[dict[str, int]]:
-    """Return the numbers of parts of each factor, with which all devices have equal ones."""
+    """Return the numbers of equal parts into which the devices can divide each factor."""
     if not sizes:
         yield {}
         return

@@ -48,7 +48,7 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True)
 class Gather:
-    """An operand that is not used as it is divided.
+    """An operand that has to be gathered, because the call cannot use its division.
 
     Attributes:
         operand: its number.
@@ -91,8 +91,8 @@ def make(
 ) -> Plan:
     """Return the plan that divides a call with these operands and results.
 
-    A factor is divided as the arrays are that are divided already: the operands that are written
-    in place first, then the largest arrays, operands before results. XLA reshards the operands
+    A factor takes the division of an array that is already divided: operands that are written in
+    place come first, then the largest arrays, operands before results. XLA reshards the operands
     and results with another sharding, or with none, to the plan's.
 
     Args:
@@ -177,7 +177,7 @@ def _factors(
 
     Args:
         arrays: operands, then results.
-        tilings: of those that are divided, by their numbers, the first of which decide.
+        tilings: of the divided arrays, by their indices; the first ones decide.
     """
     sizes = rule.sizes([array and array.shape for array in arrays[: len(rule.operands)]])
     declared = (*rule.operands, *rule.results)
@@ -225,7 +225,7 @@ def _split(dim: Dim, count: int, index: Index, sizes: Sizes) -> dict[str, tuple[
         rest //= parts
         if parts > 1:
             divided[factor] = parts, tuple(tile // rest % parts for tile in index)
-        # Only if every index of this one is on a device of its own, the next one is divided.
+        # The next factor is divided only if every index of this one is on a device of its own.
     return divided if rest == 1 and divided else None
 
 
@@ -238,7 +238,7 @@ def _is_product(factors: Mapping[str, tuple[int, Index]]) -> bool:
 
 
 def _drop_scattered(dim: Dim, sizes: Sizes, factors: dict[str, tuple[int, Index]]) -> None:
-    """Leave factors whole whose parts would not lie together in this dimension."""
+    """Leave a factor whole if its parts would not be contiguous in this dimension."""
     together = True
     for factor in dim:
         count, _ = factors.get(factor, (1, ()))
@@ -250,7 +250,7 @@ def _drop_scattered(dim: Dim, sizes: Sizes, factors: dict[str, tuple[int, Index]
 
 
 def _sum_groups(summed: Sequence[str], factors: Mapping[str, tuple[int, Index]]) -> Groups:
-    """Return the groups of devices that have one part of a result each, which are to be added."""
+    """Return the groups of devices whose partial results are to be added."""
     summed = [name for name in summed if name in factors]
     if not summed:
         return ()
@@ -298,7 +298,7 @@ _warned: set[tuple[str, Gather]] = set()
 
 
 def report(caller: str, operands: Sequence[str], gathers: Sequence[Gather]) -> None:
-    """Say once what a call gathers.
+    """Warn once about the operands that a call gathers.
 
     Args:
         caller: the target or operator.

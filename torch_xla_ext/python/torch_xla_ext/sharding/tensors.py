@@ -1,4 +1,4 @@
-"""Tensors on several devices: whether they are sharded, and how they get there."""
+"""Tensors on several devices: whether they are sharded, and sending them there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch_xla.distributed.spmd import ShardingSpec
 
 
 def is_marked(tensor: torch.Tensor) -> bool:
-    """Return whether an XLA tensor has a sharding, which may be that each device has all of it."""
+    """Return whether an XLA tensor has a sharding, which may also be replication."""
     return torch_xla._XLAC._get_xla_sharding_spec(tensor) != ""
 
 

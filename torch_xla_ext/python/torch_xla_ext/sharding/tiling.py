@@ -15,7 +15,7 @@ import numpy as np
 
 from torch_xla_ext import protobuf_wire_format as wire
 
-# For each device the number of the tile that it has in a dimension.
+# For each device, the index of its tile in a dimension.
 Index = tuple[int, ...]
 
 REPLICATED = b""
@@ -82,7 +82,7 @@ def join(shardings: Sequence[bytes]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def read(sharding: bytes, rank: int) -> Tiling | None:
-    """Return the tiling that an OpSharding says; None if it says none that is known here."""
+    """Return an OpSharding's tiling; None if it is of an unknown kind."""
     message = _Message(sharding)
     named = message.last(_NAMED)
     if named is not None:
@@ -164,7 +164,7 @@ def _read_named(named: _Message, rank: int) -> Tiling | None:
 
 
 def _iota(shape: Sequence[int], permutation: Sequence[int]) -> np.ndarray:
-    """Return the devices 0, 1, 2 and so on in this shape, with its axes in this order."""
+    """Return the devices 0, 1, 2, … in this shape, with its axes transposed to this order."""
     return np.arange(prod(shape)).reshape(shape).transpose(list(permutation) or range(len(shape)))
 
 

@@ -22,7 +22,7 @@ from xla_kernels.plugin.errors import CudaRuntimeError, CudaRuntimeWarning
 
 @dataclass
 class Report:
-    """All that doctor finds out. `problems` is empty if all that should work works."""
+    """The findings of doctor. `problems` is empty if everything that should work does."""
 
     device_type: str
     chosen_by: str
@@ -81,7 +81,7 @@ def fixes() -> list[dict[str, object]]:
     rows = []
     for fix, names in replacement.active():
         holder = names[0].rpartition(".")[0]
-        # The functions of one module or class: its name once.
+        # Names of functions in one module or class have its name once.
         attributes = ", ".join([names[0], *(n.removeprefix(f"{holder}.") for n in names[1:])])
         row = {"name": fix.name, "libraries": ", ".join(fix.libraries), "attributes": attributes}
         rows.append(row | {key: getattr(fix, key) for key in ("versions", "reason", "test")})
@@ -115,7 +115,7 @@ def has_driver(system: discovery.System) -> bool:
 
 
 def compiled_for(version: str) -> str:
-    """Return the GPUs that the wheel of this version has kernels for, in words.
+    """Describe the GPUs for which the wheel of this version has kernels.
 
     Its version names the architectures if they are not the usual ones: 2.8.1+gpucc2.sm90.f5d0d066.
     """
@@ -173,7 +173,7 @@ def examine(device_type: str, chosen_by: str, system: discovery.System) -> Repor
     """Collect the report; this makes torch_xla's client, of which a process has one.
 
     Args:
-        chosen_by: in words, what chose the device type.
+        chosen_by: what chose the device type, in words.
     """
     report = Report(
         device_type=device_type,
@@ -202,7 +202,7 @@ def examine(device_type: str, chosen_by: str, system: discovery.System) -> Repor
         try:
             _self_test(device)
             report.self_test[device] = f"{ops.simple_add.__name__} works"
-        except Exception as error:  # whatever it is, it is what the user wants to see
+        except Exception as error:  # the user wants to see any error
             report.self_test[device] = f"failed: {error}"
             report.problems.append(f"self-test on {device}: {error}")
     if not report.devices and not report.problems:

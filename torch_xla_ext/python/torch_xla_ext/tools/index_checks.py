@@ -1,4 +1,4 @@
-"""Errors for indices that are out of range, which XLA clamps or ignores without a word."""
+"""Errors for out-of-range indices, which XLA clamps or ignores silently."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Use:
 
 
 class _Arguments:
-    """The arguments of a call, of which each may be given by its place or its name."""
+    """The arguments of a call, each given by position or by name."""
 
     def __init__(self, args: Sequence[object], kwargs: dict[str, object]) -> None:
         self._args, self._kwargs = args, kwargs
@@ -89,7 +89,7 @@ def _is_mask(item: object) -> bool:
 
 
 def _dims_of(item: object) -> int:
-    """Return how many dimensions of the tensor a part of a subscript takes."""
+    """Return how many dimensions of the tensor an element of a subscript indexes."""
     if item is None or item is Ellipsis or isinstance(item, bool):
         return 0
     return item.ndim if _is_mask(item) else 1

@@ -21,7 +21,7 @@ def write(name: str, folder: Path) -> list[Path]:
         The files.
 
     Raises:
-        ValueError: a name that is none for Python or C++, or that of a Python module.
+        ValueError: the name is not a valid name in Python and C++, or is that of a Python module.
         FileExistsError: a file is there already; nothing is written.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
@@ -30,7 +30,7 @@ def write(name: str, folder: Path) -> list[Path]:
             "underscores, as in my_op"
         )
     module = importlib.util.find_spec(name)
-    # A folder has no origin; what was written here before is refused below.
+    # A folder has no origin; existing files are refused below.
     if (
         module
         and module.origin

@@ -17,7 +17,7 @@ from torch_xla.debug import metrics, profiler
 
 from torch_xla_ext.tools.profiled_programs import custom_call_targets
 
-# What the host did, by the metric that counts it; values are in nanoseconds.
+# Kinds of host work by the metrics that measure them, in nanoseconds.
 _HOST = {
     "tracing operations": "LazyTracing",
     "compiling": "CompileTime",
@@ -44,7 +44,7 @@ class Event:
     kind: str  # "kernel", "copy" or "collective"
     num_bytes: int = 0
     target: str = ""  # of the custom call that started it
-    in_graph: bool = False  # started by a CUDA graph, of which XLA does not tell the operations
+    in_graph: bool = False  # started by a CUDA graph, whose operations XLA does not report
 
     @property
     def end(self) -> float:
@@ -233,7 +233,7 @@ def _read(path: Path) -> list[Event]:
     for plane in on_device or data.planes:
         for line in plane.lines:
             if on_device and not line.name.startswith("Stream"):
-                continue  # the same again, by operation and by program
+                continue  # lines that repeat the events by operation and by program
             for event in line.events:
                 stats = {str(key): value for key, value in event.stats}
                 if not on_device and "hlo_op" not in stats:

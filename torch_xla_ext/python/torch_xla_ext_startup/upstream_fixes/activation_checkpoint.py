@@ -1,4 +1,4 @@
-"""torch.utils.checkpoint on XLA devices: what backward() computes again instead of keeping.
+"""torch.utils.checkpoint on XLA devices: backward() recomputes activations instead of keeping them.
 
 PyTorch asks for the device's module, torch.xla, which does not exist. And three more things have to
 be done on XLA, where the forward and the backward pass are one program:
@@ -193,7 +193,7 @@ class _Region:
 
 
 class _Barrier(torch.autograd.Function):
-    """The same values, which XLA does not know to be the same."""
+    """Copies that XLA does not know to equal their sources."""
 
     @staticmethod
     def forward(

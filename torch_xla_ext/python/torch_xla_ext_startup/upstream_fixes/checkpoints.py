@@ -63,7 +63,7 @@ def dedup_tensors(_: object) -> Callable[[Sequence[SavePlan]], list[SavePlan]]:
 def create_xla_read_items(
     original: Callable[..., list[ReadItem]],
 ) -> Callable[[dict[str, XLAShardedTensor], Metadata], list[ReadItem]]:
-    """Replace planners._create_xla_read_items: refuse what the checkpoint cannot fill."""
+    """Replace planners._create_xla_read_items: refuse tensors that the checkpoint cannot fill."""
 
     @functools.wraps(original)
     def create(state_dict: dict[str, XLAShardedTensor], metadata: Metadata) -> list[ReadItem]:
@@ -130,9 +130,9 @@ def unpadded_data(_: property) -> property:
 def state_at_the_call(
     original: Callable[[STATE_DICT_TYPE], STATE_DICT_TYPE],
 ) -> Callable[[STATE_DICT_TYPE], STATE_DICT_TYPE]:
-    """Replace manager._sharded_cpu_state_dict: what later steps change is copied, on the host too.
+    """Replace manager._sharded_cpu_state_dict: copy tensors that later steps change.
 
-    An optimizer's `step` is a tensor on the host.
+    Some of them are on the host, such as an optimizer's `step`.
     """
 
     def copied(value: object) -> object:
@@ -196,7 +196,7 @@ def save_async(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def join(original: Callable[[CheckpointManager], None]) -> Callable[[CheckpointManager], None]:
-    """Replace CheckpointManager.join, which raises what one of its checkpoints raised."""
+    """Replace CheckpointManager.join: raise the error of a checkpoint that failed."""
 
     @functools.wraps(original)
     def wait_for_checkpoints(self: CheckpointManager) -> None:

@@ -1,4 +1,4 @@
-"""Fixes of what torch_xla and PyTorch do for ``torch.compile(backend="openxla")``.
+"""Fixes of torch_xla's and PyTorch's code for ``torch.compile(backend="openxla")``.
 
 A graph is compiled and run by compiled_graph, in place of torch_xla 2.8's bridge to Dynamo.
 

@@ -1,4 +1,4 @@
-"""Run the functions of torch_xla's loops once, on placeholders, and refuse what they may not do.
+"""Run the functions of torch_xla's loops once, on placeholders, and refuse unsupported ones.
 
 A loop's program holds its function once. So the function may not read a value on the host, and may
 not write to a tensor, since neither would happen again in each iteration.
@@ -108,7 +108,7 @@ def traced(
 
 @contextlib.contextmanager
 def on_device_alone(loop: str) -> Iterator[None]:
-    """Trace, in eager mode, too. Says what happened if the value of a placeholder is read."""
+    """Trace, in eager mode, too, and explain the error if a placeholder's value is read."""
     try:
         with torch_xla.experimental.eager_mode_context(False):
             yield
@@ -122,7 +122,7 @@ def on_device_alone(loop: str) -> Iterator[None]:
 
 
 def check_carried(loop: str, results: Sequence[object], inputs: Sequence[torch.Tensor]) -> None:
-    """Raise an error unless what is carried keeps its number, sizes and dtypes."""
+    """Raise an error unless the carried tensors keep their number, sizes and dtypes."""
     if len(results) != len(inputs):
         raise ValueError(
             f"{loop} returns {len(results)} carried values for {len(inputs)}: it must return as "

@@ -49,7 +49,7 @@ def _is_differentiable(tensor: torch.Tensor) -> bool:
 
 
 class Plan:
-    """The graphs of a function, and what their inputs and outputs are.
+    """The graphs of a function, and the meaning of their inputs and outputs.
 
     Attributes:
         outer: the tensors of outside that the function uses.
@@ -172,7 +172,7 @@ class Plan:
     def forward(
         self, carried: Sequence[torch.Tensor], row: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return the new carried values; the results, and what the backward graph needs."""
+        """Return the new carried values; the results, and the inputs of the backward graph."""
         # torch_xla multiplies them by 1, which makes integers of booleans.
         values = [
             value if value.dtype == dtype else value.to(dtype)
@@ -204,7 +204,7 @@ class Plan:
         carried: Sequence[torch.Tensor],
         row: Sequence[torch.Tensor],
     ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-        """Return the gradients of what was carried, with the sums of those of `outer`; of rows.
+        """Return the gradients of carried values, with the sums of those of `outer`; and of rows.
 
         Args:
             outer: the tensors of outside that the function used.

@@ -1,1 +1,1 @@
-"""Attention by targets of XLA's own."""
+"""Attention by targets that XLA itself provides."""

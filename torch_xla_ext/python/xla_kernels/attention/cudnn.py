@@ -26,12 +26,12 @@ DTYPES = {torch.float16: "F16", torch.bfloat16: "BF16"}
 HEAD_DIM_MULTIPLE = 8
 
 
-# The largest head_dim: what every GPU can do, until `look_at_gpu` was called.
+# The largest head_dim: that of every GPU, until `look_at_gpu` is called.
 max_head_dim = 128
 
 
 def look_at_gpu() -> None:
-    """Find out what cuDNN computes on this GPU. Call this when there is a client."""
+    """Find out what cuDNN supports on this GPU. Call this when there is a client."""
     global max_head_dim
     try:
         max_head_dim = 256 if driver.compute_capability() == 90 else 128
@@ -44,7 +44,7 @@ _Side = tuple[tuple[str, str], str]
 _Products = Mapping[str, tuple[_Side, _Side]]
 
 
-# Of each side of a product: the dimensions of batch and heads, and the contracting one.
+# For each side of a product: the batch dimensions and the contracting one.
 _HEADS: _Side = (("0", "2"), "3")
 _SUMMED: _Side = (("0", "2"), "1")
 _FORWARD_PRODUCTS: _Products = {
@@ -146,7 +146,7 @@ def _config(attributes: Mapping[str, object]) -> dict[str, object]:
 
 
 def _in_float(inputs: Sequence[torch.Tensor], bias: int) -> list[torch.Tensor]:
-    """Return a call's operands, all but `bias` as [batch_size, num_heads, seq_len, head_dim]."""
+    """Return the operands in float32, q, k and v as [batch_size, num_heads, seq_len, head_dim]."""
     return [
         _swapped(each.float()) if each.dim() == 4 and number != bias else each.float()
         for number, each in enumerate(inputs)
@@ -249,7 +249,7 @@ _ATTRIBUTES = "bool causal, float sm_scale"
 
 
 def _sharding_rule(bias: torch.Tensor | None = None, **others: Value) -> str:
-    """Return the rule: k heads of keys, each shared by g heads of queries."""
+    """Return the sharding rule: k kv heads, each shared by g query heads."""
     q, kv = "b _ (k g) _", "b _ k _"
     return f"{q}, {kv}, {kv}{_bias_rule(bias)} -> b (k g) _ _, b (k g) _"
 
@@ -270,14 +270,14 @@ def _bias_rule(bias: torch.Tensor | None) -> str:
 def _traits(results: Sequence[int]) -> Traits:
     """Return the traits of calls with results [batch_size, num_heads, seq_len, head_dim].
 
-    cuDNN writes any layout. In this one the sequence is before the heads, as in what models
-    multiply the results with.
+    cuDNN writes any layout. This one has the sequence before the heads, which the product after
+    attention needs.
     """
     return Traits(
         built_in=True,
         result_layouts=dict.fromkeys(results, (0, 2, 1, 3)),
         num_hidden_results=1,
-        runs_first_alone=True,  # XLA loads cuDNN's graphs, which captures them
+        runs_first_alone=True,  # XLA captures cuDNN's graphs while it loads them
     )
 
 

@@ -13,8 +13,8 @@ from xla_kernels.signature.schema import ArrayType
 
 
 @dataclass(frozen=True)
-class Places:
-    """A call's arguments.
+class Binding:
+    """The parameters of a call's arguments and outputs.
 
     Attributes:
         outputs: the types of the results.
@@ -30,24 +30,24 @@ class Places:
     of_arguments: list[int] | None
 
 
-def place(
+def bind(
     where: str,
     parameters: Sequence[Parameter] | None,
     args: Sequence[object],
     outputs: Mapping[str | int, object] | Sequence[object],
     aliases: Sequence[str | int],
-) -> Places:
+) -> Binding:
     """Bind the arguments in the order of the parameters, around the outputs.
 
     Args:
-        where: what errors begin with.
+        where: prefix of error messages.
         parameters: None if they are not known.
         outputs: by the parameters' names or positions; or in the order of the kernel's pointers to
             what is not const, without those that `aliases` names.
         aliases: names of parameters, or positions among the arguments.
 
     Raises:
-        TypeError, ValueError: there is no such place, or more than one.
+        TypeError, ValueError: the arguments cannot be bound, or in more than one way.
     """
     types = []
     for name, value in _items(outputs):
@@ -56,24 +56,24 @@ def place(
         except (TypeError, ValueError) as error:
             raise type(error)(f"{where}: output {name}: {error}") from None
     if parameters is None:
-        return Places(types, _positions(where, args, aliases), None, None)
+        return Binding(types, _positions(where, args, aliases), None, None)
     if len(args) + len(types) != len(parameters):
         raise TypeError(
             f"{where}: {len(args)} arguments and {len(types)} outputs, but the kernel has "
             f"{len(parameters)} parameters: {_listed(parameters)}"
         )
     if isinstance(outputs, Mapping):
-        places = [_index(where, parameters, key) for key in outputs]
-        if len(set(places)) < len(places):
+        indices = [_index(where, parameters, key) for key in outputs]
+        if len(set(indices)) < len(indices):
             raise ValueError(f"{where}: two outputs are for one parameter")
     else:
-        places = _found(where, parameters, args, types, aliases)
-    rest = [i for i in range(len(parameters)) if i not in places]
+        indices = _found(where, parameters, args, types, aliases)
+    rest = [i for i in range(len(parameters)) if i not in indices]
     positions = []
     for alias in aliases:
         if isinstance(alias, str):
             parameter = _index(where, parameters, alias)
-            if parameter in places:
+            if parameter in indices:
                 raise ValueError(f"{where}: {alias} is an output; aliases are for arguments")
             positions.append(rest.index(parameter))
         else:
@@ -86,30 +86,30 @@ def place(
                 f"{where}: aliases names {label(parameters, rest[position])}, but the argument is "
                 f"of type {type(args[position]).__name__}, not a tensor"
             )
-    return Places(types, positions, places, rest)
+    return Binding(types, positions, indices, rest)
 
 
 def check(
-    where: str, parameters: Sequence[Parameter], args: Sequence[object], places: Places
+    where: str, parameters: Sequence[Parameter], args: Sequence[object], binding: Binding
 ) -> None:
     """Check that the parameters accept what they get.
 
     Raises:
         TypeError, ValueError: one does not.
     """
-    for place, type_ in zip(places.of_outputs, places.outputs, strict=True):
-        parameter, named = parameters[place], f"{where}: {label(parameters, place)}"
+    for index, type_ in zip(binding.of_outputs, binding.outputs, strict=True):
+        parameter, named = parameters[index], f"{where}: {label(parameters, index)}"
         parameter.check_dtype(named, type_.dtype)
         if not parameter.is_written:
             raise TypeError(f"{named} is {parameter.type}, through which no output is written")
-    for position, (place, value) in enumerate(zip(places.of_arguments, args, strict=True)):
-        parameter, named = parameters[place], f"{where}: {label(parameters, place)}"
+    for position, (index, value) in enumerate(zip(binding.of_arguments, args, strict=True)):
+        parameter, named = parameters[index], f"{where}: {label(parameters, index)}"
         if not isinstance(value, torch.Tensor):
             if parameter.is_number or not parameter.takes_values:
                 parameter.packed(named, value)
             continue
         parameter.check_dtype(named, value.dtype)
-        if position in places.aliases and not parameter.is_written:
+        if position in binding.aliases and not parameter.is_written:
             raise TypeError(f"{named} is {parameter.type}: the kernel cannot write to it")
 
 
@@ -157,9 +157,9 @@ def _found(
     named = {_index(where, parameters, alias) for alias in aliases if isinstance(alias, str)}
     written = [i for i, p in enumerate(parameters) if p.is_written and i not in named]
     choices = [
-        list(places)
-        for places in itertools.combinations(written, len(types))
-        if _fits(parameters, places, args, types, aliases)
+        list(indices)
+        for indices in itertools.combinations(written, len(types))
+        if _fits(parameters, indices, args, types, aliases)
     ]
     if len(choices) == 1:
         return choices[0]
@@ -174,17 +174,17 @@ def _found(
 
 def _fits(
     parameters: Sequence[Parameter],
-    places: Sequence[int],
+    indices: Sequence[int],
     args: Sequence[object],
     types: Sequence[ArrayType],
     aliases: Sequence[str | int],
 ) -> bool:
-    rest = [i for i in range(len(parameters)) if i not in places]
-    for place, type_ in zip(places, types, strict=True):
-        if not parameters[place].accepts(type_.dtype):
+    rest = [i for i in range(len(parameters)) if i not in indices]
+    for index, type_ in zip(indices, types, strict=True):
+        if not parameters[index].accepts(type_.dtype):
             return False
-    for position, (place, value) in enumerate(zip(rest, args, strict=True)):
-        parameter = parameters[place]
+    for position, (index, value) in enumerate(zip(rest, args, strict=True)):
+        parameter = parameters[index]
         if isinstance(value, torch.Tensor):
             if not (parameter.takes_arrays and parameter.accepts(value.dtype)):
                 return False

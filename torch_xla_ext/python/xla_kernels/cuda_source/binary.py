@@ -1,4 +1,4 @@
-"""Read a cubin's or PTX's architecture, and its kernels with their parameters."""
+"""Read the architecture of a cubin or of PTX, and its kernels with their parameters."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 _EM_CUDA = 190
 _SHT_SYMTAB = 2
 _STT_FUNC = 2
-_LOCAL = 0  # symbols that other modules do not see; kernels of templates are weak
-# Of an attribute in .nv.info: its format with a size and content, and a parameter's layout.
+_LOCAL = 0  # local symbols; kernels of templates are weak
+# In .nv.info: the format of an attribute with a size, and the attribute with a parameter's layout.
 _SIZED = 0x04
 _PARAMETER = 0x17
 _FATBIN_MAGIC = 0xBA55ED50
@@ -22,9 +22,10 @@ class Binary:
     """A module.
 
     Attributes:
-        architecture: what it is compiled for: "sm_90" of a cubin, "compute_90" of PTX, "any" of a
-            fatbin, in which the driver looks for the GPU's.
-        kernels: by name, the sizes of the parameters in bytes; None if it does not say.
+        architecture: "sm_90" for a cubin, "compute_90" for PTX, "any" for a fatbin, in which the
+            driver looks for the GPU's code.
+        kernels: the sizes of the parameters in bytes, by kernel; None if the module does not have
+        them.
     """
 
     architecture: str
@@ -74,7 +75,7 @@ def _read_cubin(module: bytes) -> Binary:
     (sections_at,) = struct.unpack_from("<Q", module, 40)
     (flags,) = struct.unpack_from("<I", module, 48)
     count, names_index = struct.unpack_from("<HH", module, 60)
-    # CUDA 13 has made room for flags below the architecture (ABI version 8).
+    # Since CUDA 13 (ABI version 8), flags precede the architecture.
     capability = (flags >> 8) & 0xFF if module[8] >= 8 else flags & 0xFF
     headers = [
         struct.unpack_from("<IIQQQQIIQQ", module, sections_at + 64 * i) for i in range(count)

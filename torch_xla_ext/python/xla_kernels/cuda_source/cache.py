@@ -1,4 +1,4 @@
-"""Compiled kernels on disk, by the content of all that they were compiled from."""
+"""Compiled kernels on disk, by the content of everything that they were compiled from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 def folder() -> Path | None:
-    """Return the folder of the files; None without a cache, which an empty variable says."""
+    """Return the folder of the files; None if an empty variable turns the cache off."""
     given = os.environ.get(FOLDER_VARIABLE)
     if given is not None:
         return Path(given) if given else None
@@ -27,7 +27,7 @@ def folder() -> Path | None:
 
 
 def key_of(parts: object) -> str:
-    """Return a name for what was made from `parts`, which json can write."""
+    """Return the key of an object that was made from `parts`, which json can write."""
     text = json.dumps([_FORMAT, parts], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -51,7 +51,7 @@ def load(key: str) -> Compiled | None:
 
 
 def store(key: str, compiled: Compiled) -> None:
-    """Write the file, so that another process sees all of it or nothing."""
+    """Write the file atomically: another process sees all of it or nothing."""
     if (at := folder()) is None:
         return
     fields = {

@@ -10,12 +10,11 @@ from pathlib import Path
 from xla_kernels.cuda_source import cache, cpp_types, headers, nvrtc
 
 ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)([af]?)")
-# From this capability on, code may be compiled for this GPU alone ("sm_90a"), which has all its
-# instructions.
+# From this capability on, code can be compiled for one GPU with all of its instructions ("sm_90a").
 _FIRST_SPECIFIC = 90
-# What the compiler says of a header that is not there.
+# The compiler's message about a missing header.
 MISSING_HEADER = "cannot open source file"
-# An instantiation of it has a kernel's type in its name, for kernels whose own name does not.
+# Its instantiations have a kernel's type in their name, for kernels whose own name lacks it.
 _PROBE = "torch_xla_ext_type_of"
 
 
@@ -152,7 +151,7 @@ def _compile(
 
 
 def _of_the_source(log: str) -> str:
-    """Return the compiler's messages without those about the file that it makes of names."""
+    """Return the compiler's messages without those about the generated list of names."""
     messages = re.split(r"\n(?=\S)", log.strip())
     if not any("__nv_name_map" in message for message in messages):
         return log
@@ -165,7 +164,7 @@ def _of_the_source(log: str) -> str:
 
 
 def _with_lines(log: str, text: str, file: str) -> str:
-    """Return the compiler's messages, the first with the source line that it is about."""
+    """Return the compiler's messages; the first is shown with its source line."""
     match = re.search(rf"^{re.escape(file)}\((\d+)\)", log, re.MULTILINE)
     lines = text.splitlines()
     if match is None or not 1 <= int(match[1]) <= len(lines):

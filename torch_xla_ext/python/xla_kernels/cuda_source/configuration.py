@@ -20,7 +20,7 @@ class Configuration(NamedTuple):
     """The launch configuration given to `cuda_kernel`.
 
     Attributes:
-        block_is_fixed: the compiler has decided on the block.
+        block_is_fixed: whether the compiler has chosen the block.
     """
 
     name: str
@@ -39,13 +39,13 @@ class Configuration(NamedTuple):
 
     @property
     def key(self) -> Hashable:
-        """The same for the same launches: lists as tuples."""
+        """A hashable key, equal for equal launches."""
         return tuple(tuple(each) if isinstance(each, list) else each for each in self)
 
     def at(self, key: object) -> Configuration:
         """Return the configuration of ``kernel[key]``: grid, block, and perhaps shared_bytes.
 
-        Where the compiler decides on the block, the key is the grid.
+        If the compiler chooses the block, the key is the grid.
         """
         if self.block_is_fixed:
             return self._replace(grid=key)
@@ -65,10 +65,10 @@ class Configuration(NamedTuple):
         """Return the launch of a compiled kernel.
 
         Args:
-            values: the arguments by name, for functions.
+            values: the arguments by name, for the functions.
 
         Raises:
-            TypeError, ValueError: numbers that no launch can have.
+            TypeError, ValueError: the numbers are not valid for a launch.
         """
         where = f"cuda_kernel {self.name!r}"
         if not self.is_complete:

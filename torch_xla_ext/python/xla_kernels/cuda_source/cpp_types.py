@@ -1,6 +1,6 @@
 """The C++ types of a kernel's parameters: which arguments they accept, and how these are packed.
 
-They come from the compiler: a C++ function's mangled name has them.
+The compiler provides the types, in the mangled name of a C++ function.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from xla_kernels import launch as launches
 from xla_kernels.signature.dtypes import xla_name
 
-# How numbers lie in memory. long double is not a type of device code.
+# The struct formats of numbers. Device code has no long double.
 _NUMBERS = {
     "bool": "<?",
     **{"char": "<b", "signed char": "<b", "unsigned char": "<B"},
@@ -27,8 +27,8 @@ _NUMBERS = {
     **{"long": "<q", "unsigned long": "<Q", "long long": "<q", "unsigned long long": "<Q"},
     **{"float": "<f", "double": "<d", "__half": "<e", "__nv_bfloat16": "bf16"},
 }
-# The dtypes of the arrays that a pointer to such a type may refer to. Types that are not here, such
-# as void, char, float4 and classes, may refer to any.
+# The dtypes of arrays that a pointer to each type may refer to. Other types, such as void, char,
+# float4 and classes, may refer to any.
 _ELEMENTS = {
     "bool": torch.bool,
     "short": torch.int16,
@@ -46,9 +46,9 @@ _ELEMENTS = {
     "__nv_fp8_e8m0": torch.float8_e8m0fnu,
     "__nv_fp4x2_e2m1": torch.float4_e2m1fn_x2,
 }
-# Those that tensors of bytes pass for, too (signature.dtypes.PASSED_AS_BYTES).
+# Types for which tensors of bytes are accepted, too (signature.dtypes.PASSED_AS_BYTES).
 _BYTES = ("__nv_fp8_e8m0", "__nv_fp4x2_e2m1")
-# How source text may name types, beside the names that the compiler uses.
+# Names of types in source text besides those that the compiler uses.
 _SYNONYMS = {
     **{"int8_t": "signed char", "uint8_t": "unsigned char"},
     **{"int16_t": "short", "uint16_t": "unsigned short"},
@@ -56,7 +56,7 @@ _SYNONYMS = {
     **{"int64_t": "long long", "uint64_t": "unsigned long long", "size_t": "unsigned long"},
     **{"half": "__half", "nv_bfloat16": "__nv_bfloat16"},
 }
-# The types that stand for XLA's dtypes in a name expression.
+# The C++ types of XLA's dtypes in a name expression.
 CPP_NAMES = {
     **{"PRED": "bool", "S8": "signed char", "U8": "unsigned char"},
     **{"S16": "short", "U16": "unsigned short", "S32": "int", "U32": "unsigned int"},
@@ -73,8 +73,8 @@ class Argument:
     """The argument of a parameter in a call.
 
     Attributes:
-        value: an ArrayType, None for an absent array, a number, or what a struct is packed from.
-        address: of an array, the word of a launch that stands for its address.
+        value: an ArrayType, None for an absent array, a number, or the content of a struct.
+        address: for an array, the word of a launch that stands for its address.
     """
 
     value: object
@@ -86,7 +86,7 @@ class Parameter:
     """A parameter of a kernel.
 
     Attributes:
-        type: as the compiler spells it, "float const*".
+        type: in the compiler's spelling, "float const*".
         name: None if it is not known.
     """
 
@@ -133,7 +133,7 @@ class Parameter:
         return _ELEMENTS.get(self.element, dtype) == dtype
 
     def check_dtype(self, where: str, dtype: torch.dtype) -> None:
-        """Raise TypeError if this is no pointer that may refer to an array of this dtype."""
+        """Raise TypeError unless this is a pointer that may refer to an array of this dtype."""
         if not self.is_pointer:
             raise TypeError(f"{where}: the kernel's parameter is {self.type}, but got a tensor")
         if not self.accepts(dtype):
@@ -153,13 +153,13 @@ class Parameter:
         return [launches.value(self.packed(where, argument.value, size))]
 
     def packed(self, where: str, value: object, size: int | None = None) -> bytes:
-        """Return a value's bytes in memory.
+        """Pack a value into its bytes in memory.
 
         Args:
             size: of the parameter in bytes, None if it is not known.
 
         Raises:
-            TypeError, ValueError: it is not of the parameter's type, or does not fit.
+            TypeError, ValueError: the value is not of the parameter's type, or does not fit.
         """
         data = self._packed(where, value)
         if size is not None and len(data) != size:
@@ -277,7 +277,7 @@ def function_types(text: str) -> tuple[str, ...]:
 
 
 def _canonical(type_: str) -> str:
-    """Return a type as the compiler spells it: without restrict, const behind its subject."""
+    """Return a type in the compiler's spelling: without restrict, and const after its subject."""
     text = re.sub(r"\b(__restrict__|__restrict|restrict|struct|class|typename)\b", " ", type_)
     base, star, rest = text.partition("*")
     words = base.split()
@@ -301,7 +301,7 @@ def parse_prototype(text: str) -> tuple[Parameter, ...]:
     """Return the parameters of ``void axpy(float a, const float* x)``, with their names.
 
     Raises:
-        ValueError: it is no declaration of a function.
+        ValueError: the text is not a declaration of a function.
     """
     body = _without_comments(text).strip().rstrip(";").strip()
     begin = body.find("(")
@@ -327,8 +327,8 @@ def _without_comments(text: str) -> str:
 def parameters_in(source: str, function: str) -> tuple[Parameter, ...] | None:
     """Return a kernel's parameters as source text declares them; None if it does not.
 
-    They serve to name arguments, and to place them where there is no compiler. Types for launches
-    come from the compiler.
+    They name arguments, and bind them without a compiler. The types for launches come from the
+    compiler.
     """
     source = _without_comments(source)
     base = re.split(r"[<(]", function)[0].rsplit("::", 1)[-1].strip()

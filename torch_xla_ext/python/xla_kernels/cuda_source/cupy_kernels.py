@@ -1,4 +1,4 @@
-"""CuPy's RawKernel, for `cuda_kernel`: NVRTC compiles its source here as it does for CuPy."""
+"""CuPy's RawKernel for `cuda_kernel`: NVRTC compiles its source, as it does for CuPy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read(kernel: object) -> LibraryKernel:
     """Read a cupy.RawKernel for `cuda_kernel`.
 
     Raises:
-        ValueError: it is from a file with machine code.
+        ValueError: the kernel is from a file with machine code.
     """
     if kernel.code is None:
         raise ValueError(

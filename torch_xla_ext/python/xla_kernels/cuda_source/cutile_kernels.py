@@ -18,9 +18,9 @@ from xla_kernels.cuda_source.python_code import PythonCode, Type
 from xla_kernels.signature.dtypes import xla_name
 from xla_kernels.signature.schema import ArrayType
 
-_ALIGNMENT = 16  # of XLA's buffers, in bytes, as far as cuTile's compiler makes use of it
-_FACTOR = 16  # of sizes, likewise
-# The compiler makes use of these for as many dimensions as a tensor map may have.
+_ALIGNMENT = 16  # alignment of XLA's buffers in bytes, up to what cuTile's compiler uses
+_FACTOR = 16  # divisor of sizes, likewise
+# The compiler uses these for as many dimensions as a tensor map may have.
 _MOST_DIMENSIONS = 5
 _FORMATS = {"int32": "<i", "int64": "<q", "float32": "<f", "float64": "<d", "bool_": "<?"}
 
@@ -28,7 +28,7 @@ _FORMATS = {"int32": "<i", "int64": "<q", "float32": "<f", "float64": "<d", "boo
 def read(kernel: object) -> LibraryKernel:
     """Read a kernel of @ct.kernel for `cuda_kernel`."""
     function = kernel._annotated_function.pyfunc
-    # The compiler decides on the number of threads; a launch names one.
+    # The compiler chooses the number of threads; a launch passes 1.
     fixed = {"block": 1, "block_is_fixed": True}
     return LibraryKernel(function.__name__, _TileCode(kernel, function), fixed)
 
@@ -65,7 +65,7 @@ class _TileCode(PythonCode):
         )
 
     def _array(self, name: str, annotation: object, array: ArrayType) -> Type:
-        """Return the type that cuTile itself assumes for an array in memory of its own."""
+        """Return the type that cuTile assumes for an array that it allocates."""
         from cuda import tile
         from cuda.tile.compilation import ArrayConstraint
 

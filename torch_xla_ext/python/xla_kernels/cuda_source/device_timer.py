@@ -1,4 +1,4 @@
-"""Times launches on GPU 0, in memory of its own, by CUDA's driver."""
+"""Time launches on GPU 0 by CUDA's driver, in separately allocated memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xla_kernels.plugin import driver as cuda
 from xla_kernels.plugin.driver import DriverError
 from xla_kernels.signature.schema import ArrayType
 
-# Launches one kernel: gets the addresses of operands and of results, and the stream.
+# Launches one kernel, given the addresses of operands and of results, and the stream.
 Launcher = Callable[[Sequence[int], Sequence[int], int], None]
 
 _GPU = 0
@@ -21,9 +21,9 @@ _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _L2_SIZE = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
-_BLOCK = 1 << 20  # bytes of random numbers, which arrays repeat
+_BLOCK = 1 << 20  # bytes of random numbers, which are repeated to fill arrays
 _MOST_COPIES = 16
-_GRAPH_MS = 2.0  # how long the launches of a graph take together, about
+_GRAPH_MS = 2.0  # the approximate time of all launches of a graph
 _MOST_LAUNCHES = 1000
 
 
@@ -41,11 +41,11 @@ def device_name() -> str:
 
 
 class Timer:
-    """Times launches that have the same arrays. `timer` makes it.
+    """Time launches with the same arrays. `timer` makes it.
 
-    The arrays are in the timer's own memory: floats are random, other numbers are 0. There are
-    several copies, which launches use in turn, so that they find their operands in the device's
-    memory as far as they would in a program, and not in its cache.
+    The arrays are in the timer's own memory: floats are random, other numbers are 0. Launches use
+    several copies in turn, so that operands are read from the device's memory, as in a program, and
+    not from its cache.
     """
 
     def __init__(self, stream: int, copies: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
@@ -77,7 +77,7 @@ class Timer:
             with self._graph(launch, count) as graph:
                 return min(self._elapsed(graph) for _ in range(repetitions)) / count
         except RuntimeError as error:
-            # An error of a kernel that has run stays, in all that the process asks of this GPU.
+            # After a kernel has failed, all further calls of the process for this GPU fail, too.
             try:
                 self._call("cuCtxSynchronize")
             except DriverError:
@@ -122,7 +122,7 @@ class Timer:
 def timer(
     operands: Sequence[ArrayType], results: Sequence[ArrayType], aliases: Mapping[int, int]
 ) -> Iterator[Timer]:
-    """Yield a timer of launches with such arrays, on GPU 0.
+    """Yield a timer of launches with these arrays, on GPU 0.
 
     Args:
         aliases: {result: operand}: results in an operand's buffer.
@@ -167,7 +167,7 @@ def _try(function: Callable[..., object], *arguments: object) -> None:
 
 
 def _num_copies(arrays: Sequence[ArrayType]) -> int:
-    """Return how many copies exceed the cache together, and fit a part of the free memory."""
+    """Return the number of copies that together exceed the cache, and fit into free memory."""
     size = max(sum(array.size * array.dtype.itemsize for array in arrays), 1)
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     cuda.driver()("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
@@ -203,7 +203,7 @@ def _fill(address: int, array: ArrayType) -> None:
 @functools.cache
 def _random(dtype: torch.dtype) -> bytes:
     generator = torch.Generator().manual_seed(0)
-    if dtype == torch.float4_e2m1fn_x2:  # PyTorch does not convert to it; all bytes are numbers
+    if dtype == torch.float4_e2m1fn_x2:  # every byte is a valid value
         return torch.randint(256, (_BLOCK,), generator=generator).to(torch.uint8).numpy().tobytes()
     numbers = torch.randn(_BLOCK // dtype.itemsize, generator=generator)
     return numbers.to(dtype).view(torch.uint8).numpy().tobytes()

@@ -1,4 +1,4 @@
-"""The headers that a source includes: those that are built in, and the files' content."""
+"""The headers that a source includes: built-in ones, and the content of files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-# What every source includes first, as under nvcc. 64 bits are long long, as in NVIDIA's own
-# standard library (CCCL), so that a source can include that, too.
+# The header that every source includes first, as under nvcc. 64 bits are long long, as in NVIDIA's
+# own standard library (CCCL), so that a source can include that, too.
 FIRST = "torch_xla_ext/integers.h"
 _INTEGERS = """
 #pragma once
@@ -31,7 +31,7 @@ using ::intptr_t; using ::uintptr_t;
 using size_t = decltype(sizeof(0)); using ptrdiff_t = long;
 }
 """
-# Of the standard headers, what device code uses; NVRTC has none.
+# The parts of standard headers that device code uses; NVRTC has no standard headers.
 _INTEGER_LIMITS = """
 #pragma once
 #define INT8_MIN (-128)
@@ -69,7 +69,7 @@ _FLOATS = """
 #define DBL_MAX 1.7976931348623157e+308
 #define DBL_EPSILON 2.2204460492503131e-16
 """
-_EMPTY = "#pragma once\n"  # what they declare is built into the compiler
+_EMPTY = "#pragma once\n"  # their declarations are built into the compiler
 _MATH = """
 #pragma once
 #ifndef INFINITY
@@ -92,7 +92,7 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>|(.
 
 
 def built_in(folders: Sequence[Path]) -> dict[str, str]:
-    """Return the headers that are not files, by name: those that no include folder has."""
+    """Return the built-in headers by name, except those that an include folder has."""
     return {
         name: text
         for name, text in _BUILT_IN.items()
@@ -119,7 +119,7 @@ def identity(source: str, folder: Path | None, folders: Sequence[Path]) -> list[
     while to_read:
         text, own = to_read.pop()
         for quoted, angled, computed in _INCLUDE.findall(text):
-            if computed.strip():  # a macro, or what follows `include` in `include_next`
+            if computed.strip():  # a macro, or `include_next`
                 return None
             around = [own] if quoted and own is not None else []
             for place in (*around, *folders):
@@ -146,14 +146,14 @@ def _content(path: str, time: int, size: int) -> str:
 
 
 def file_identity(path: str | os.PathLike[str]) -> list[object]:
-    """Return a file that only changes if it is installed again."""
+    """Identify a file that changes only when it is installed again."""
     path = Path(path).resolve()
     status = path.stat()
     return [str(path), status.st_mtime_ns, status.st_size]
 
 
 def folder_identity(folder: Path) -> list[object]:
-    """Return a folder of CUDA's own headers, by one that each version has."""
+    """Identify a folder of CUDA's headers by one that every version has."""
     for name in ("cuda.h", "cuda/version"):
         if (folder / name).is_file():
             return file_identity(folder / name)

@@ -1,4 +1,4 @@
-"""cuda_kernel: a CUDA kernel from its source, callable with XLA tensors."""
+"""cuda_kernel: makes a CUDA kernel from its source, callable with XLA tensors."""
 
 from __future__ import annotations
 
@@ -208,10 +208,10 @@ class CudaKernel:
 
         Args:
             path: the file.
-            name: the kernel's: as in C++, or as it is called in the file. None if it has one.
+            name: the kernel's, as in C++ or in the file; None for a file with one kernel.
             prototype: the kernel's declaration, ``"void axpy(float a, const float* x, float* y)"``:
                 for `extern "C"` functions, whose types a file does not have, and to name arguments.
-            signature: this and what follows are as of `cuda_kernel`.
+            signature: this and the following are as in `cuda_kernel`.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -241,8 +241,8 @@ class CudaKernel:
 
         It compiles the source, compares the types of the kernel's parameters with the signature,
         for all its dtypes, calls `grid`, `block` and `shared_bytes`, and checks their limits.
-        Without `args`, sizes and numbers are made up, several that the signature allows: what fails
-        for all of them is an error. Without a signature, it compiles the source, and checks numbers
+        Without `args`, it tries several sizes and numbers that the signature allows; a failure for
+        all of them is an error. Without a signature, it compiles the source, and checks numbers
         of `grid` and `block`.
 
         On the CPU, each call with new shapes is checked so, too, where NVRTC is installed.
@@ -300,7 +300,7 @@ class CudaKernel:
 
         Args:
             path: the file.
-            architectures, instances: as of `compile`.
+            architectures, instances: as in `compile`.
 
         Raises:
             As `compile`.
@@ -393,7 +393,7 @@ class CudaKernel:
         return self.calls.code
 
     def _config_options(self) -> dict[str, list[str]]:
-        """Return the texts that fields of configurations may stand for."""
+        """Return the texts that the fields of a name may have in configurations."""
         configs = [variant.config for variant in self.calls.variants.all]
         return {
             key: list(dict.fromkeys(str(_number(config[key])) for config in configs))
@@ -452,7 +452,7 @@ def _number(value: object) -> object:
 
 
 def _macros(name: str, configs: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the names in configurations that the kernel's name does not have."""
+    """Return the names in configurations that are not fields of the kernel's name."""
     fields = codes.name_fields(name)
     return [key for key in (configs[0] if configs else ()) if key not in fields]
 

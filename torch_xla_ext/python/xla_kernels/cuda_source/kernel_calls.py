@@ -1,4 +1,4 @@
-"""Calls of a CUDA kernel: their checks, what each of its parameters gets, and the reference."""
+"""Calls of a CUDA kernel: their checks, the value of each parameter, and the reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xla_kernels.plugin.driver import compute_capability
 from xla_kernels.signature.schema import ArrayType
 
 Outputs = Mapping[str | int, object] | Sequence[object]
-# The size of a kernel's cache of calls. Each has the machine code.
+# The size of a kernel's cache of calls, each of which holds the machine code.
 _MOST_CACHED = 256
 
 
@@ -33,7 +33,7 @@ class Calls:
         name: the kernel's, or the expression that names it.
         code: where its machine code comes from.
         signature: None if it has none.
-        configuration: how it is launched unless a call says it.
+        configuration: the launch configuration of calls that give none.
         variants: its code with each of its configurations.
     """
 
@@ -59,7 +59,7 @@ class Calls:
 
     @property
     def where(self) -> str:
-        """The beginning of error messages: the kernel's name."""
+        """Prefix of error messages: the kernel's name."""
         return self.variants.where
 
     def prepared(
@@ -72,7 +72,7 @@ class Calls:
         """Return the launch of checked arguments, for a kernel with a signature.
 
         Returns:
-            The launch, and its parameters; operands are counted without those that are absent.
+            The launch and its parameters; absent operands are not counted.
         """
         configuration = configuration or self.configuration
         target = compute_capability()
@@ -85,7 +85,7 @@ class Calls:
         outputs: Outputs | None = None,
         aliases: Sequence[str | int] | None = None,
     ) -> None:
-        """Check what a GPU would be given, once for calls that are alike.
+        """Check the launch that a GPU would get, once for equal calls.
 
         Raises:
             CompilationError, TypeError, ValueError: as on a GPU.
@@ -103,10 +103,10 @@ class Calls:
         parameters: Mapping[str, object],
         least: int,
     ) -> list[torch.Tensor]:
-        """Return the reference's results for an operator, whose arguments are checked.
+        """Return the reference's results for an operator with checked arguments.
 
         Args:
-            least: how many of the results it has to return: it does not have the workspaces.
+            least: the number of results that it must return: it has no workspaces.
 
         Raises:
             CompilationError, TypeError, ValueError: the kernel's source or launch is wrong, as far
@@ -132,7 +132,7 @@ class Calls:
         has_side_effect: bool,
         sharding_rule: str | None,
     ) -> list[torch.Tensor]:
-        """Make a call with the device's tensors; arguments as of ``kernel[grid, block](…)``."""
+        """Make a call with the device's tensors and the arguments of ``kernel[grid, block](…)``."""
         front = front_end.current()
         if front.platform() == "Host":
             if sharding_rule is not None:
@@ -226,16 +226,16 @@ class Calls:
         outputs: Outputs | None,
         aliases: Sequence[str | int] | None,
     ) -> Call | None:
-        """Return the call for a target; None if nothing is known of the kernel's parameters."""
+        """Return the call for a target; None if the kernel's parameters are not known."""
         if self.signature is not None:
-            self._refuse_places(outputs, aliases)
+            self._refuse_outputs(outputs, aliases)
             return self._made_with_signature(target, configuration, args)
-        given, written = self._given_places(args, outputs, aliases)
+        given, written = self._required_outputs(args, outputs, aliases)
         parameters = self.code.parameters(self.name, target)
         if parameters is None:
             return None
-        places = self._placed(parameters, args, given, written)
-        return self._made_placed(target, configuration, parameters, args, places)
+        binding = self._bound(parameters, args, given, written)
+        return self._made_bound(target, configuration, parameters, args, binding)
 
     def _checked_on_host(
         self,
@@ -245,25 +245,25 @@ class Calls:
     ) -> list[ArrayType]:
         """Return the results of checked arguments, which the reference computes."""
         if self.signature is not None:
-            self._refuse_places(outputs, aliases)
+            self._refuse_outputs(outputs, aliases)
             tensors, parameters = self.signature.checked_arguments(args)
             operands = tuple(None if t is None else ArrayType.of(t) for t in tensors)
             return self.signature.results(operands, parameters)
-        outputs, aliases = self._given_places(args, outputs, aliases)
-        places = self._placed(self.code.declared(), args, outputs, aliases)
-        return self._result_types(args, places)
+        outputs, aliases = self._required_outputs(args, outputs, aliases)
+        binding = self._bound(self.code.declared(), args, outputs, aliases)
+        return self._result_types(args, binding)
 
-    def _refuse_places(self, outputs: object, aliases: object) -> None:
+    def _refuse_outputs(self, outputs: object, aliases: object) -> None:
         if outputs is not None or aliases is not None:
             raise TypeError(f"{self.where}: outputs and aliases follow from its signature")
 
-    def _given_places(
+    def _required_outputs(
         self,
         args: Sequence[object],
         outputs: Outputs | None,
         aliases: Sequence[str | int] | None,
     ) -> tuple[Outputs, Sequence[str | int]]:
-        """Return the outputs and aliases of a call without a signature, of which there is one."""
+        """Return the outputs and aliases of a call without a signature; raise if it has neither."""
         if isinstance(aliases, str):
             aliases = [aliases]
         outputs, aliases = outputs or (), aliases or ()
@@ -277,71 +277,71 @@ class Calls:
         return outputs, aliases
 
     @staticmethod
-    def _result_types(args: Sequence[object], places: argument_binding.Places) -> list[ArrayType]:
-        return [*places.outputs, *(ArrayType.of(args[position]) for position in places.aliases)]
+    def _result_types(args: Sequence[object], binding: argument_binding.Binding) -> list[ArrayType]:
+        return [*binding.outputs, *(ArrayType.of(args[position]) for position in binding.aliases)]
 
-    def _made_placed(
+    def _made_bound(
         self,
         target: For,
         configuration: Configuration,
         parameters: Sequence[Parameter],
         args: Sequence[object],
-        places: argument_binding.Places,
+        binding: argument_binding.Binding,
     ) -> Call:
         given: dict[int, Argument] = {}
         operands: list[torch.Tensor] = []
         written: dict[int, int] = {}
-        for number, place in enumerate(places.of_outputs):
-            given[place] = Argument(places.outputs[number], launches.result(number))
-        for position, (place, value) in enumerate(zip(places.of_arguments, args, strict=True)):
+        for number, index in enumerate(binding.of_outputs):
+            given[index] = Argument(binding.outputs[number], launches.result(number))
+        for position, (index, value) in enumerate(zip(binding.of_arguments, args, strict=True)):
             if not isinstance(value, torch.Tensor):
-                given[place] = Argument(value)
+                given[index] = Argument(value)
                 continue
             address = launches.operand(len(operands))
-            if position in places.aliases:
-                number = len(places.outputs) + places.aliases.index(position)
+            if position in binding.aliases:
+                number = len(binding.outputs) + binding.aliases.index(position)
                 address = launches.result(number)
                 written[number] = len(operands)
-            given[place] = Argument(ArrayType.of(value), address)
+            given[index] = Argument(ArrayType.of(value), address)
             operands.append(value)
-        arguments = [given[place] for place in range(len(parameters))]
+        arguments = [given[index] for index in range(len(parameters))]
         values: dict[str | int, object] = {i: each.value for i, each in enumerate(arguments)}
         names = [parameter.name for parameter in parameters]
         values |= {name: values[i] for i, name in enumerate(names) if name is not None}
         kernel = self.code.kernel(self.name, target, arguments)
-        results = self._result_types(args, places)
+        results = self._result_types(args, binding)
         launch, words = self.variants.launch(configuration, kernel, arguments, values, results)
         return Call(launch, operands, results, words, written)
 
-    def _placed(
+    def _bound(
         self,
         parameters: Sequence[Parameter] | None,
         args: Sequence[object],
         outputs: Outputs,
         aliases: Sequence[str | int],
-    ) -> argument_binding.Places:
-        """Return the checked places of a call's arguments."""
-        places = argument_binding.place(self.where, parameters, args, outputs, aliases)
+    ) -> argument_binding.Binding:
+        """Bind a call's arguments, checked."""
+        binding = argument_binding.bind(self.where, parameters, args, outputs, aliases)
         if parameters is not None:
-            argument_binding.check(self.where, parameters, args, places)
-            for position, place in enumerate(places.of_arguments):
+            argument_binding.check(self.where, parameters, args, binding)
+            for position, index in enumerate(binding.of_arguments):
                 is_tensor = isinstance(args[position], torch.Tensor)
                 if (
                     is_tensor
-                    and parameters[place].declares_writes
-                    and position not in places.aliases
+                    and parameters[index].declares_writes
+                    and position not in binding.aliases
                 ):
-                    self._warn_of_write(parameters, place)
-        return places
+                    self._warn_of_write(parameters, index)
+        return binding
 
-    def _warn_of_write(self, parameters: Sequence[Parameter], place: int) -> None:
-        if place in self._warned:
+    def _warn_of_write(self, parameters: Sequence[Parameter], index: int) -> None:
+        if index in self._warned:
             return
-        self._warned.add(place)
-        parameter = parameters[place]
+        self._warned.add(index)
+        parameter = parameters[index]
         alias = "its position" if parameter.name is None else repr(parameter.name)
         warnings.warn(
-            f"{self.where}: {argument_binding.label(parameters, place)} is {parameter.type}, which "
+            f"{self.where}: {argument_binding.label(parameters, index)} is {parameter.type}, which "
             "is not const: if the kernel writes to it, the write is lost, or is seen by other uses "
             f"of the tensor; pass aliases=[{alias}] then, or declare it const",
             stacklevel=6,
@@ -373,7 +373,7 @@ def _described(value: object) -> tuple[torch.Size, torch.dtype] | None:
 
 
 def _described_value(value: object) -> object:
-    """Return a value as far as checks depend on it."""
+    """Return the part of a value on which checks depend."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype
     return (type(value), tuple(value)) if isinstance(value, list) else (type(value), value)

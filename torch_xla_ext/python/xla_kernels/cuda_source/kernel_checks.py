@@ -1,4 +1,4 @@
-"""Checks of a kernel without a GPU: what it compiles to, and what calls would be given."""
+"""Checks of a kernel without a GPU: that it compiles, and the arguments of its calls."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _MOST_CHECKED = 4096
 
 
 class OncePerCall:
-    """Checks calls, once those that are alike."""
+    """A check of calls that runs once for equal calls."""
 
     def __init__(self) -> None:
         self._checked: set[Hashable] = set()
 
     def __call__(self, key: Hashable, check: Callable[[], object]) -> None:
-        """Check a call, unless one with this key has passed; what fails is checked again."""
+        """Check a call, unless one with this key has passed; failures are not cached."""
         try:
             if key in self._checked:
                 return
-        except TypeError:  # something is not hashable
+        except TypeError:  # the key is not hashable
             key = None
         check()
         if key is not None and len(self._checked) < _MOST_CHECKED:
@@ -62,10 +62,10 @@ def check_types(variants: Variants, target: For, expressions: Sequence[str], nam
 
     Args:
         expressions: the kernels' names.
-        named: whether the user has named them. They then need not take all dtypes.
+        named: whether the user named them; they then need not accept all dtypes.
 
     Raises:
-        TypeError, ValueError: one of them could not be called with what the signature says.
+        TypeError, ValueError: one of them does not fit the signature.
     """
     signature = variants.signature
     if signature is None:
@@ -88,7 +88,7 @@ def check_types(variants: Variants, target: For, expressions: Sequence[str], nam
 
 
 def _check_numbers(configuration: Configuration) -> None:
-    """Check a launch that does not depend on the arguments."""
+    """Check a launch configuration that does not depend on the arguments."""
     given = configuration.grid, configuration.block, configuration.shared_bytes
     if configuration.is_complete and not any(map(callable, given)):
         configuration.launch(b"", "", configuration.name, {})
@@ -97,7 +97,7 @@ def _check_numbers(configuration: Configuration) -> None:
 def _check_made_up(
     variants: Variants, configuration: Configuration, target: For, chosen: Mapping[str, str]
 ) -> None:
-    """Check a call with these dtypes: an error is one that all made-up sizes have."""
+    """Check calls with these dtypes: it is an error if all generated sizes fail."""
     first = None
     for example in made_up.examples(variants.signature.schema, chosen):
         request = Request(target, *example, configuration)

@@ -22,16 +22,16 @@ def results(
     """Return the reference's results, checked.
 
     Args:
-        where: what errors begin with.
+        where: prefix of error messages.
         types: of the kernel's results.
-        least: how many it has to return; by default all.
+        least: the number that it must return; by default all.
     """
     if reference is None:
         raise RuntimeError(
             f"{where}: it runs on a GPU only; give it a reference for the CPU: "
             "cuda_kernel(…, reference=function)"
         )
-    # Of copies: the caller's tensors do not change, whatever the reference does.
+    # On copies: the caller's tensors do not change, whatever the reference does.
     copies = [each.clone() if isinstance(each, torch.Tensor) else each for each in args]
     with torch.no_grad():
         try:
@@ -62,7 +62,7 @@ def call(
     args: Sequence[object],
     types: Sequence[ArrayType],
 ) -> list[torch.Tensor]:
-    """Return a call of a kernel by its reference, of which the results have no derivative."""
+    """Call a kernel's reference; the results have no derivative."""
     tensors = [value for value in args if isinstance(value, torch.Tensor)]
     transforms.refuse(name, tensors)
     if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):

@@ -1,4 +1,4 @@
-"""A kernel's signature in Python: its checks, and what each parameter of the kernel gets."""
+"""A kernel's signature in Python: checks of calls, and the arguments of the kernel's parameters."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Signature:
     """The operands, results and parameters of a call, and the kernel's own parameters.
 
     Attributes:
-        schema: what calls are checked against.
-        arguments: what the kernel's parameters get; None for their own names.
+        schema: against which calls are checked.
+        arguments: words for the kernel's parameters; None if the parameters' names are the words.
     """
 
     schema: Schema
@@ -83,7 +83,7 @@ class Signature:
         return result
 
     def check_words(self, where: str, words: Sequence[str]) -> None:
-        """Raise ValueError for words that name nothing, and for arrays that no word names."""
+        """Raise ValueError for unknown words, and for arrays that no word names."""
         schema = self.schema
         ranks = {
             each.name: 0 if any(dim.star for dim in each.dims) else len(each.dims)
@@ -112,7 +112,7 @@ class Signature:
             )
 
     def type_options(self) -> dict[str, list[str]]:
-        """Return the C++ types that the dtype variables may stand for."""
+        """Return the possible C++ types of the dtype variables."""
         return {
             name: [cpp_types.CPP_NAMES[option] for option in self.schema.dtype_options(name)]
             for name in self.schema.variables
@@ -152,7 +152,7 @@ class Signature:
         return list(schema.infer(operands, schema.sizes(parameters), len(schema.results)))
 
     def aliases(self, operands: Sequence[ArrayType | None]) -> dict[int, int]:
-        """Return, for results in operands' buffers, the indices of the present operands."""
+        """Return the index, among the present operands, for each result in an operand's buffer."""
         return {
             number: sum(operand is not None for operand in operands[: result.alias])
             for number, result in enumerate(self.schema.results)
@@ -207,7 +207,7 @@ class Signature:
             ) from None
 
     def may_be(self, name: str, expression: str, bound: Bound) -> bool:
-        """Return whether the name with fields is this expression for a call of these dtypes."""
+        """Return whether the name becomes this expression for a call with these dtypes."""
         types = {
             variable: cpp_types.CPP_NAMES.get(xla_name(dtype), "")
             for variable, dtype in bound.dtypes.items()
@@ -266,6 +266,6 @@ class Signature:
         if word not in bound.values:
             raise ValueError(f"{where}: the size {word} does not follow from what is given")
         value = bound.values[word]
-        # Kernels that are compiled for the types of their arguments get the declared ones.
+        # Kernels that are compiled for their arguments' types are compiled for the declared types.
         types = [p.type for p in self.schema.parameters if p.name == word and value is not None]
         return Argument(PARAMETER_TYPES[types[0]](value) if types else value)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from xla_kernels.cuda_source.machine_code import Code
 
-# The modules here that read a library's kernels, by the modules of the kernels' classes, with the
-# classes. The libraries are not imported: who has such an object has done so.
+# The reading modules and the kernels' classes, by the classes' modules. The libraries are not
+# imported here: a caller with such an object has imported them.
 _READERS = {
     ("cupy", "RawKernel"): "cupy_kernels",
     ("numba", "CUDADispatcher"): "numba_kernels",
     ("cuda.tile", "kernel"): "cutile_kernels",
 }
-# What is called otherwise.
+# Objects that are not for `cuda_kernel`, with the function to use instead.
 _OTHERWISE = {
     ("triton", "JITFunction"): "torch_xla_ext.triton_call(kernel, …)",
     ("triton", "Autotuner"): "torch_xla_ext.triton_call(kernel, …)",
@@ -32,7 +32,7 @@ class LibraryKernel:
     Attributes:
         name: the kernel's.
         code: where its machine code comes from.
-        fixed: what the object says of launches, as arguments of Configuration.
+        fixed: arguments of Configuration that the object determines.
     """
 
     name: str
@@ -44,8 +44,8 @@ def read(kernel: object) -> LibraryKernel:
     """Read a kernel of another library.
 
     Raises:
-        TypeError: it is none of those that can be read.
-        ValueError: it can only be launched by the library.
+        TypeError: `value` is not a kernel that can be read.
+        ValueError: only the library itself can launch the kernel.
     """
     module = _found(kernel, _READERS)
     if module is not None:

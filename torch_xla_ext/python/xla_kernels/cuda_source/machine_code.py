@@ -20,24 +20,25 @@ from xla_kernels.cuda_source.compiler import Instance, Source
 from xla_kernels.cuda_source.cpp_types import Argument, Parameter, label
 
 _FORMAT = "torch_xla_ext CUDA kernel 1"
-# The architecture for which calls on the CPU are checked; empty for no check of the source.
+# Names the architecture for which calls on the CPU are checked; if empty, the source is not
+# checked.
 CHECK_VARIABLE = "TORCH_XLA_EXT_CHECK_KERNELS"
-# PTX: the compiler's front end reads all of the source, and inline assembly may be of newer GPUs.
+# PTX: the compiler's front end checks all of the source, and inline assembly may be for newer GPUs.
 _CHECKED = "compute_90a"
 
-# What a kernel is wanted for: a GPU's compute capability, an architecture ("sm_90a"), or None for
-# checks where there is no GPU.
+# The target of compilation: a GPU's compute capability, an architecture ("sm_90a"), or None for
+# checks without a GPU.
 For = int | str | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """Machine code, and what its parameters are.
+    """A kernel's machine code and parameters.
 
     Attributes:
         module: a cubin, a fatbin, or the text of PTX.
         function: its name in the module.
-        parameters: with the names that are known.
+        parameters: with their names, if known.
         sizes: of the parameters in bytes; None if the module does not say.
     """
 
@@ -51,7 +52,7 @@ class Kernel:
         return launches.digest_of(self.function, self.module)
 
     def words(self, where: str, arguments: Sequence[Argument]) -> list[str]:
-        """Return the parameters of a launch with these arguments.
+        """Return the words of a launch with these arguments.
 
         Raises:
             TypeError, ValueError: one does not fit.
@@ -70,7 +71,7 @@ class Code(Protocol):
     """A kernel's code for all GPUs."""
 
     def declared(self) -> tuple[Parameter, ...] | None:
-        """Return the parameters as they are known without a compiler; None if they are not."""
+        """Return the parameters if they are known without a compiler, else None."""
 
     def parameters(self, name: str, target: For) -> tuple[Parameter, ...] | None:
         """Return the parameters of the kernel of this name expression, to place arguments.
@@ -83,7 +84,7 @@ class Code(Protocol):
 
 
 class _CppCode:
-    """The common part of source and files: a name expression identifies a kernel."""
+    """The base of source and saved code, in which name expressions identify kernels."""
 
     def parameters(self, name: str, target: For) -> tuple[Parameter, ...] | None:
         kernel = self.kernel(name, target)
@@ -91,7 +92,7 @@ class _CppCode:
 
 
 class SourceCode(_CppCode):
-    """C++, which is compiled for the GPU when it is first called."""
+    """C++ source, which is compiled for the GPU at the first call."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -138,7 +139,7 @@ class SourceCode(_CppCode):
         return self._architectures[capability]
 
     def _kernel_to_check(self, name: str) -> Kernel | None:
-        """Return the kernel; None if this machine lacks the means to compile it."""
+        """Return the kernel; None if this machine cannot compile it."""
         architecture = os.environ.get(CHECK_VARIABLE, _CHECKED)
         if not architecture or self._is_unchecked:
             return None
@@ -155,7 +156,7 @@ class SourceCode(_CppCode):
 
 
 class SavedCode(_CppCode):
-    """Instances that are compiled: of a file that `save` has written, or a cubin or PTX."""
+    """Compiled instances: from a file of `save`, a cubin or PTX."""
 
     def __init__(
         self,
@@ -209,7 +210,7 @@ def capability_of(architecture: str) -> int:
     """Return the compute capability of an architecture: 90 for "sm_90a".
 
     Raises:
-        ValueError: it is no architecture.
+        ValueError: the name is not an architecture.
     """
     return _parts(architecture)[1]
 
@@ -217,7 +218,7 @@ def capability_of(architecture: str) -> int:
 def _runs_on(architecture: str, capability: int) -> bool:
     """Return whether a GPU of this capability runs code for this architecture."""
     if architecture == "any":
-        return True  # a fatbin, in which the driver looks itself
+        return True  # a fatbin, which the driver searches
     kind, number, suffix = _parts(architecture)
     if suffix == "a":
         return number == capability
@@ -235,7 +236,7 @@ def _preference(architecture: str, capability: int) -> tuple[bool, int, bool]:
 
 
 def _kernel(instance: Instance, declared: tuple[Parameter, ...] | None) -> Kernel:
-    """Return a kernel with the compiler's types, and the names of a matching declaration."""
+    """Return a kernel with the compiler's types, and names from a matching declaration."""
     read = binary.read(instance.module)
     sizes = read.kernels.get(instance.kernel)
     types = instance.types
@@ -261,7 +262,7 @@ def save(
     instances: Mapping[tuple[str, str], Instance],
     declared: tuple[Parameter, ...] | None,
 ) -> None:
-    """Write instances, by name and architecture."""
+    """Write compiled instances to a file, by name and architecture."""
     fields = {
         "format": _FORMAT,
         "parameters": declared and [[p.type, p.name] for p in declared],
@@ -290,7 +291,7 @@ def load(path: Path, name: str | None, prototype: str | None) -> tuple[str, Save
         The kernel's name, and the code.
 
     Raises:
-        ValueError: it is none of these, or has no such kernel.
+        ValueError: the file is none of these, or has no such kernel.
     """
     content = path.read_bytes()
     declared = cpp_types.parse_prototype(prototype) if prototype is not None else None
@@ -349,7 +350,7 @@ def _load_saved(
 
 
 def _function(path: Path, read: binary.Binary, name: str | None) -> str:
-    """Return the name in the module of a kernel that may be named as in C++."""
+    """Find a kernel, which may be named as in C++, and return its name in the module."""
     if read.architecture == "any":
         if name is None:
             raise ValueError(f"{path}: name the kernel, as it is called in the fatbin")
@@ -370,7 +371,7 @@ def _function(path: Path, read: binary.Binary, name: str | None) -> str:
 
 
 def _is_named(text: str, name: str) -> bool:
-    """Return whether a demangled name, perhaps of a template with its result's type, is `name`."""
+    """Return whether `name` is this demangled name, which may begin with a result type."""
     return text.startswith(f"{name}(") or text.removeprefix("void ").startswith(f"{name}(")
 
 
@@ -379,12 +380,12 @@ def _macro(value: object) -> object:
 
 
 def name_fields(name: str) -> list[str]:
-    """Return the names in braces of a kernel's name: those of what it depends on."""
+    """Return the fields of a kernel's name: the names in braces."""
     return [field for _, field, _, _ in string.Formatter().parse(name) if field is not None]
 
 
 def all_names(name: str, options: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the name expressions that a name with fields stands for: ``f<{T}>`` for each T."""
+    """Return the name expressions of a name with fields: ``f<{T}>`` for each T."""
     names = [name]
     for field, values in options.items():
         names = [

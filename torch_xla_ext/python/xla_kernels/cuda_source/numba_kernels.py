@@ -16,7 +16,7 @@ from xla_kernels.cuda_source.python_code import PythonCode, Type
 from xla_kernels.signature.dtypes import xla_name
 from xla_kernels.signature.schema import ArrayType
 
-# Functions outside of the module that the driver provides.
+# External functions that the driver provides.
 _OF_THE_DRIVER = {"vprintf", "malloc", "free", "__assertfail"}
 
 
@@ -24,7 +24,7 @@ def read(dispatcher: object) -> LibraryKernel:
     """Read a kernel of @cuda.jit for `cuda_kernel`.
 
     Raises:
-        ValueError: it has options that other launches than Numba's cannot have.
+        ValueError: it has options that only Numba's own launches support.
     """
     name = dispatcher.py_func.__name__
     for option in ("device", "link", "extensions", "max_registers", "debug"):
@@ -49,7 +49,7 @@ class _NumbaCode(PythonCode):
         signatures = self._dispatcher.signatures
         if self._dispatcher._can_compile or not signatures:
             return types
-        # @cuda.jit was given signatures, and Numba compiles for no other types.
+        # Given signatures, @cuda.jit compiles for no other types.
         fitting = [each for each in signatures if _is_alike(each, types)]
         if len(fitting) != 1:
             raise TypeError(
@@ -111,7 +111,7 @@ class _NumbaCode(PythonCode):
 
 
 def _is_alike(declared: Sequence[Type], given: Sequence[Type]) -> bool:
-    """Return whether arguments of these types fit declared ones; numbers may be narrower."""
+    """Return whether these types fit the declared ones; numbers may be narrower."""
     import numba
 
     types = numba.types
@@ -129,7 +129,7 @@ def _is_alike(declared: Sequence[Type], given: Sequence[Type]) -> bool:
 
 
 def _array_words(array: ArrayType, address: str) -> list[str]:
-    """Return owner and parent, which are null; sizes, address, shape, strides in bytes."""
+    """Return a Numba array's words: no owner, no parent, sizes, address, shape, byte strides."""
     strides, step = [], array.dtype.itemsize
     for size in reversed(array.shape):
         strides.insert(0, step)

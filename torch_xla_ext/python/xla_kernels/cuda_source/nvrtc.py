@@ -25,7 +25,7 @@ _lock = threading.Lock()
 
 
 class CompilationError(RuntimeError):
-    """The compiler refused the source; the text has the compiler's own, with the lines."""
+    """The compiler rejected the source; the text includes the compiler's messages and lines."""
 
 
 class MissingError(RuntimeError, ImportError):
@@ -48,7 +48,7 @@ class Compiled:
 
 
 class Nvrtc:
-    """One library of NVRTC."""
+    """A loaded NVRTC library."""
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
@@ -86,7 +86,7 @@ class Nvrtc:
             ptx: whether to return PTX, for an architecture compute_XX.
 
         Raises:
-            CompilationError: it does not compile, or has no such function.
+            CompilationError: the program does not compile, or has no such function.
         """
         program = ctypes.c_void_p()
         names = (ctypes.c_char_p * len(headers))(*(name.encode() for name in headers))
@@ -152,10 +152,10 @@ def _mapped_file(name: str) -> str:
 
 
 def _plugin_majors(system: discovery.System) -> list[int]:
-    """Return CUDA's major versions, first that of the plugin."""
+    """Return CUDA's major versions, the plugin's first."""
     plugins = [plugin.cuda_major for plugin in discovery.find_plugins(system)]
     torch_major = int(system.torch_cuda.split(".")[0]) if system.torch_cuda else None
-    if torch_major in plugins:  # the plugin that is chosen (discovery.choose_plugin)
+    if torch_major in plugins:  # the chosen plugin (discovery.choose_plugin)
         plugins.insert(0, torch_major)
     order = [*plugins, torch_major, *sorted(_PACKAGES, reverse=True)]
     return list(dict.fromkeys(major for major in order if major in _PACKAGES))
@@ -189,8 +189,7 @@ def find(system: discovery.System | None = None) -> Nvrtc:
     """Return the library that the environment names, or else the one for the plugin's CUDA version.
 
     Raises:
-        MissingError: there is none.
-        RuntimeError: the environment names what is none.
+        MissingError: there is none. RuntimeError: the environment names what is none.
     """
     system = system or discovery.System.current()
     with _lock:
@@ -213,15 +212,15 @@ def find(system: discovery.System | None = None) -> Nvrtc:
     )
 
 
-def header_folders(nvrtc: Nvrtc, system: discovery.System | None = None) -> list[Path]:
+def header_folders(nvrtc: Nvrtc) -> list[Path]:
     """Return the folders with CUDA's own headers: NVIDIA's pip packages, then a toolkit."""
-    system = system or discovery.System.current()
+    system = discovery.System.current()
     names = _HEADERS.get(nvrtc.version[0], ())
     folders = [Path(root, name) for root in system.search_path for name in names]
     toolkits = [Path(os.path.realpath(nvrtc.path)).parent.parent, *_toolkits(system)]
     folders += [toolkit / folder for toolkit in toolkits for folder in _TOOLKIT_HEADERS]
-    # CCCL's (cuda/std, CUB, and nv/target, which CUDA's own headers include) are in a folder of
-    # their own since CUDA 13.
+    # Since CUDA 13, CCCL's headers (cuda/std, CUB, and nv/target, which CUDA's headers include)
+    # have a separate folder.
     both = [path for folder in folders for path in (folder, folder / "cccl") if path.is_dir()]
     real = {os.path.realpath(path): path for path in reversed(both)}
     return list(reversed(real.values()))

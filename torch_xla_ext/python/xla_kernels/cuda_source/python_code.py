@@ -1,7 +1,7 @@
-"""Kernels that a library's compiler makes of Python functions, for the types of the arguments.
+"""Kernels that a library compiles from Python functions, for the arguments' types.
 
-A library is one class here that answers three questions: of which type an argument is, what the
-compiler makes of the types, and which words of a launch an argument of a type becomes.
+A subclass for each library answers three questions: an argument's type, the module that is compiled
+for the types, and the words of a launch for an argument.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from xla_kernels.cuda_source import binary
 from xla_kernels.cuda_source.cpp_types import Argument, Parameter
 from xla_kernels.cuda_source.machine_code import For, Kernel, capability_of
 
-Type = Any  # of an argument, as a library calls it
+Type = Any  # a library's type of an argument
 
 
 @dataclasses.dataclass(frozen=True)
 class PythonParameter(Parameter):
-    """A parameter of a Python function, which may get anything."""
+    """A parameter of a Python function, which accepts any argument."""
 
     takes_arrays = True
     takes_values = True
@@ -38,7 +38,7 @@ class PythonParameter(Parameter):
 
 
 class PythonCode(abc.ABC):
-    """A Python function that is compiled when it is first called with arguments of such types.
+    """A Python function that is compiled at its first call with arguments of given types.
 
     Attributes:
         library: its name and version, for errors.
@@ -103,7 +103,7 @@ class _PythonKernel(Kernel):
             for type_, argument in zip(self.types, arguments, strict=True)
             for word in self.code.words(type_, argument)
         ]
-        # An address is a letter and a number, a value an x and two digits a byte.
+        # An address is a letter and a number; a value is an x and two hexadecimal digits a byte.
         sizes = tuple(len(word) // 2 if word[0] == "x" else 8 for word in words)
         if self.sizes is not None and sizes != self.sizes:
             raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Chooses among the configurations of a kernel: the fastest on this device, for such arrays."""
+"""Choose the fastest of a kernel's configurations on this device, for given arrays."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from xla_kernels.cuda_source import cache, device_timer
 from xla_kernels.launch import Launch
 from xla_kernels.signature.schema import ArrayType
 
-# "0": the first configuration, without trying any.
+# If "0", the first configuration is used without timing any.
 VARIABLE = "TORCH_XLA_EXT_TUNING"
-# Configurations that take so much longer than the best are not timed again.
+# Configurations that are slower than the best by this factor are not timed again.
 _NEAR = 1.15
 _ROUNDS = 4
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Arrays(NamedTuple):
         return ", ".join(map(str, self.operands))
 
 
-# A launch and its parameters, as kernel_calls makes them; raises if there can be none.
+# Makes a launch and its parameters, as kernel_calls does; raises if it cannot be launched.
 Prepared = Callable[[], tuple[Launch, Sequence[str]]]
 
 
@@ -53,12 +53,12 @@ def choose(
 ) -> int:
     """Return the number of the fastest configuration.
 
-    It is tried out once, and kept on disk with the compiled kernels. Processes of one program
-    choose the same: the one that asks first.
+    The configurations are timed once, and the choice is kept on disk with the compiled kernels.
+    Processes of one program choose the same: the one that asks first.
 
     Args:
-        where: what messages begin with.
-        source: what the kernel is, with the numbers of its launches, for json.
+        where: prefix of messages.
+        source: the kernel and the numbers of its launches, for json.
         prepared: makes the launch of each configuration.
 
     Raises:
@@ -145,11 +145,11 @@ def _times(
     """Return the milliseconds of each candidate, by index.
 
     Args:
-        errors: of the other configurations.
+        errors: the errors of the other configurations.
 
     Raises:
         NoMemoryError: there is no memory for the arrays.
-        NotImplementedError: the front end can launch none.
+        NotImplementedError: the front end cannot launch kernels.
         RuntimeError: none can be launched, or one fails while it runs.
     """
     times: dict[int, float] = {}
@@ -168,7 +168,7 @@ def _times(
                 # Too much shared memory, for instance.
                 errors.append(error)
                 _leave_out(where, configs[number], error)
-        # Again, in turn: the first one may have met another clock.
+        # Timed again in turn: the GPU's clock may have changed since the first one.
         for _ in range(_ROUNDS):
             best = min(times.values(), default=0)
             for number in [each for each, time in times.items() if time <= _NEAR * best]:

@@ -40,7 +40,7 @@ class Request:
 
     @property
     def key(self) -> Hashable:
-        """The same for calls with the same launch, but for the target."""
+        """A key that calls with the same launch share, but for the target."""
         arrays = map(tuple, (self.operands, self.results, self.parameters.items()))
         return (*arrays, self.configuration.key)
 
@@ -66,12 +66,12 @@ class Variants:
         self.code = code
         self.signature = signature
         self.all = [Variant(dict(config), _with_macros(code, config)) for config in configs or [{}]]
-        # The numbers of the variants that were chosen, by the calls.
+        # The indices of chosen variants, by call.
         self._choices: dict[Hashable, int] = {}
 
     @property
     def where(self) -> str:
-        """The beginning of error messages: the kernel's name."""
+        """Prefix of error messages: the kernel's name."""
         return f"cuda_kernel {self.name!r}"
 
     def prepared(self, request: Request) -> tuple[Launch, list[str]]:
@@ -90,7 +90,7 @@ class Variants:
         return self.launch(request.configuration, kernel, arguments, bound.values, request.results)
 
     def check_variant(self, variant: Variant, request: Request) -> None:
-        """Check a call, whose grid and block may be known only when it is made."""
+        """Check a call whose grid and block may be known only at the call."""
         if request.configuration.is_complete:
             self.prepared_variant(variant, request)
         else:
@@ -118,7 +118,7 @@ class Variants:
             code = kernel.module, kernel.digest, kernel.function
         launch = configuration.launch(*code, values)
         if 0 in launch.grid and any(result.size for result in results):
-            # It would leave results with whatever was in memory.
+            # An empty launch would leave the results uninitialized.
             raise ValueError(
                 f"{self.where}: a grid of {launch.grid} has no blocks, but the results have "
                 "elements"
@@ -130,7 +130,7 @@ class Variants:
         return bound.with_config(variant.config)
 
     def _chosen(self, request: Request) -> int:
-        """Return the number of the variant for a call: on a GPU, the fastest."""
+        """Return the index of the variant for a call: on a GPU, the fastest."""
         if len(self.all) == 1 or not isinstance(request.target, int):
             return 0
         if (key := request.key) not in self._choices:
@@ -148,7 +148,7 @@ class Variants:
         return self._choices[key]
 
     def _timed_source(self, request: Request) -> object:
-        """Return what a call's time depends on besides its arrays: machine code and launches.
+        """Return the machine code and launches, on which a call's time depends besides its arrays.
 
         The first variant that compiles stands for the code of all, which has one source.
         """
@@ -168,7 +168,7 @@ class Variants:
 
 
 def _with_macros(code: Code, config: Mapping[str, object]) -> Code:
-    """Return the code with macros for what the kernel's name does not have."""
+    """Return the code with macros for values that are not fields of the kernel's name."""
     if not isinstance(code, SourceCode):
         return code
     fields = set(name_fields(code.source.name))

@@ -30,7 +30,7 @@ def make_kernel(
     backward: Callable[..., Tensors] | None,
     jvp: Callable[..., Tensors] | None,
 ) -> Callable[..., Tensors]:
-    """Return the function to register for `operator` and the key "Autograd".
+    """Make the function to register for `operator` under the key "Autograd".
 
     Args:
         operator: the operator, which has no keyword-only arguments.
@@ -41,7 +41,7 @@ def make_kernel(
     class Derivative(_SingleLevelFunction):
         @staticmethod
         def forward(modes: tuple[bool, bool], *args: Value) -> Tensors:
-            # torch has switched both off, for this level; the levels below need them.
+            # torch has turned both off for this level; the levels below need them.
             grad, forward_grad = modes
             with torch.set_grad_enabled(grad), forward_ad._set_fwd_grad_enabled(forward_grad):
                 return _call_below(operator, args)
@@ -68,7 +68,8 @@ def make_kernel(
                     f"{operator.name()} has no forward-mode derivative; use reverse mode, as "
                     "torch.func.vjp does"
                 )
-            # It is off here, too, and the tangents of an outer torch.func.jvp would be lost.
+            # Forward-mode AD is off here, too; the tangents of an outer torch.func.jvp would be
+            # lost.
             with forward_ad._set_fwd_grad_enabled(True):
                 return jvp(ctx, *tangents)
 
@@ -86,7 +87,7 @@ def make_kernel(
 def make_in_place_kernel(
     operator: torch._ops.OpOverload, written: Sequence[int]
 ) -> Callable[..., None]:
-    """Return the same for an operator without derivative that writes to `written`."""
+    """Make the same function for an operator without derivatives that writes to `written`."""
 
     def kernel(*args: Value) -> None:
         modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
@@ -97,7 +98,7 @@ def make_in_place_kernel(
                     "it under torch.no_grad(), or with detached tensors"
                 )
         _call_below(operator, args)
-        # An earlier value that autograd saved is lost: autograd raises an error if it needs it.
+        # Marks the write, so that autograd raises an error if it needs the overwritten value.
         torch.autograd.graph.increment_version([args[i] for i in written])
 
     return kernel

@@ -28,7 +28,7 @@ def rule_of(call: OperatorCall, method: str) -> Rule:
     """Return the batching rule of an operator.
 
     Raises:
-        ValueError: there is no such method.
+        ValueError: the method is unknown.
     """
     if method not in METHODS:
         known = ", ".join(map(repr, METHODS))
@@ -46,9 +46,9 @@ def rule_of(call: OperatorCall, method: str) -> Rule:
 
 
 def checking_one_example(call: OperatorCall, rule: Rule) -> Rule:
-    """Return the batching rule after checks of one example: what the caller's function sees.
+    """Return a batching rule that first checks one example.
 
-    An error has to be about that, and not about a batch of which the caller knows nothing.
+    An error then describes the caller's example, not a batch that the caller does not see.
     """
 
     def batched(info: VmapInfo, in_dims: Sequence[int | None], *args: Value) -> object:

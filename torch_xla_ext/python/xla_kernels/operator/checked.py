@@ -1,4 +1,4 @@
-"""Checks an operator's arguments, and infers what follows from them: it calls nothing."""
+"""Check an operator's arguments and infer its results, without a call."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def _is_symbolic(value: Value) -> bool:
-    """Return whether a number, or one in a list, is known only at run time."""
+    """Return whether a number, or one in a list, is symbolic."""
     if isinstance(value, (list, tuple)):
         return any(isinstance(item, _SYMBOLS) for item in value)
     return isinstance(value, _SYMBOLS)
 
 
 class Checked(NamedTuple):
-    """The checked arguments of an operator by name, and what follows from them.
+    """The checked arguments of an operator by name, and values derived from them.
 
     Attributes:
         parameters: the kernel's, if it is made with torch_xla_ext/kernel.h.
-        results: the shapes and dtypes of the kernel's results, or of those that were asked for.
+        results: the shapes and dtypes of the kernel's results, or of the requested ones.
     """
 
     args: dict[str, Value]
@@ -53,10 +53,10 @@ class Checked(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class OperatorCall:
-    """An operator of a kernel, and how its arguments are checked. A front end adds the calls.
+    """An operator of a kernel, with the checks of its arguments. A front end adds the calls.
 
     Attributes:
-        operator: whose arguments they are. What it returns are the kernel's first results.
+        operator: the operator, which returns the kernel's first results.
         target: the kernel's name.
         schema: of a kernel that is made with torch_xla_ext/kernel.h, or of a `cuda_kernel`.
         check, attributes, sizes, results, payload, traits, environment, sharding_rule: as of
@@ -81,12 +81,12 @@ class OperatorCall:
 
     @property
     def name(self) -> str:
-        """The operator's name in errors."""
+        """The operator's name, as errors have it."""
         return self.schema.caller if self.schema else self.operator.name()
 
     @cached_property
     def _defaults(self) -> dict[str, Value]:
-        """All arguments in their order, None where there is no default."""
+        """The defaults of all arguments in order, None for an argument without one."""
         return {a.name: a.default_value for a in self.operator._schema.arguments}
 
     @cached_property
@@ -149,7 +149,7 @@ class OperatorCall:
         if self.attributes is not None:
             values |= self.attributes(**args)
         if any(map(_is_symbolic, values.values())):
-            return values  # they are checked when they are known
+            return values  # symbolic values are checked at run time
         return untyped_payload.parameter_values(self.schema, values)
 
     @cached_property
@@ -158,13 +158,13 @@ class OperatorCall:
         return len(self.schema.results) if self.schema else 1
 
     def check_declaration(self, where: str) -> None:
-        """Check the operator against the front end's further requirements.
+        """Check the operator against further requirements of the front end.
 
         Args:
             where: the prefix of errors.
 
         Raises:
-            TypeError, ValueError: it cannot be called.
+            TypeError, ValueError: the front end cannot call the operator.
         """
 
     def on_fake(self, *values: Value) -> Tensors:

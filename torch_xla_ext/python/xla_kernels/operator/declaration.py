@@ -21,7 +21,7 @@ def qualified_name(schema: str) -> str:
     """Return ``my_ns::op`` of an operator's schema.
 
     Raises:
-        TypeError, ValueError: it is no text, or names no namespace.
+        TypeError, ValueError: the schema is not a str, or has no namespace.
     """
     if not isinstance(schema, str):
         raise TypeError(f"define_operator: schema must be a str, but is a {type(schema).__name__}")
@@ -60,8 +60,8 @@ def kernel_schema(
     """Return the schema of an operator's kernel; None if it does not use kernel.h.
 
     Raises:
-        ValueError: there is none, and what takes its place is missing.
-        TypeError: there is one, and something takes its place; or the target is of another type.
+        ValueError: there is none, and `results` or `payload` is missing.
+        TypeError: there is one, but `results` or `payload` is given; or the target's type is wrong.
     """
     if isinstance(target, str):
         schema = _registered_schema(name, target, results, payload)
@@ -104,7 +104,7 @@ def _registered_schema(
 
 
 def _cuda_kernel_schema(name: str, kernel: CudaKernel) -> Schema:
-    from xla_kernels.cuda_source.kernel import CudaKernel  # only who has one needs the compiler
+    from xla_kernels.cuda_source.kernel import CudaKernel  # seldom needed
 
     if not isinstance(kernel, CudaKernel):
         raise TypeError(
@@ -123,7 +123,7 @@ def check(call: OperatorCall) -> None:
     """Check that the operator's arguments and results are those of its kernel.
 
     Raises:
-        TypeError, ValueError: they are not.
+        TypeError, ValueError: they differ.
     """
     where = f"define_operator: {call.name}:"
     declared = call.operator._schema

@@ -244,7 +244,7 @@ def define_in_place_operator(
 
     def new_values(args: tuple[Value, ...]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         results = functional(*args)
-        check_layout(args)  # the functional form has checked everything else
+        check_layout(args)  # the functional form checks everything else
         results = results if isinstance(results, tuple) else (results,)
         return [(args[i], result) for i, result in zip(written, results, strict=True)]
 
@@ -275,7 +275,7 @@ def _implement(
 
 
 def _promote(library: torch.library.Library, operator: torch._ops.OpOverload) -> None:
-    """Make the operator cast under autocast as torch's own operators do that promote."""
+    """Make the operator promote dtypes under autocast, as torch's promoting operators do."""
     keys = front_end.current().autocast_keys
     sets = (torch._C.DispatchKeySet(torch._C._parse_dispatch_key(key)) for key in keys)
     key_set = functools.reduce(torch._C.DispatchKeySet.__or__, sets)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-# An argument of an operator, and what an operator returns.
+# An argument or a result of an operator.
 Value = torch.Tensor | bool | int | float | str | torch.dtype | Sequence | None
 Tensors = torch.Tensor | tuple[torch.Tensor, ...]
 
@@ -26,9 +26,9 @@ def require_contiguous(operator: str, name: str, tensor: torch.Tensor) -> None:
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether the bytes that two tensors extend over have some in common.
+    """Return whether the memory ranges of two tensors overlap.
 
-    XLA tensors have no addresses; of two of them it is known only whether they are one.
+    XLA tensors have no addresses: two of them overlap only if they are the same tensor.
     """
     if a is b:
         return a.numel() > 0
@@ -39,7 +39,7 @@ def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return where a tensor's elements begin and end in its storage, in bytes."""
+    """Return the range of bytes of a tensor's elements in its storage."""
     begin = tensor.storage_offset() * tensor.itemsize
     if tensor.numel() == 0:
         return begin, begin
@@ -58,7 +58,7 @@ def require_no_overlap(
 
 
 def require_present(operator: str, name: str, value: Value) -> None:
-    """Raise TypeError if a tensor is None that may not be."""
+    """Raise TypeError if a required tensor is None."""
     if value is None:
         raise TypeError(f"{operator}: {name} must be a tensor, but is None")
 

@@ -1,22 +1,22 @@
-"""Operators in torch.library: each in a library of its own, which it lives as long as."""
+"""Operators in torch.library, each with its own Library object for its lifetime."""
 
 from __future__ import annotations
 
 import torch
 
 _libraries: dict[str, torch.library.Library] = {}
-# What an operator needs beside its library, such as kernels in C++, by the operators' names.
+# Further objects that an operator needs, such as kernels in C++, by the operators' names.
 _kept: dict[str, list[object]] = {}
 
 
 def open_library(name: str, replaces: bool) -> torch.library.Library:
     """Return a library of torch for one operator.
 
-    It is a fragment of its namespace, so that others may define operators there as well: torch
-    allows one "DEF" of a namespace, and that is its owner's.
+    It is a "FRAGMENT" of the namespace, so that others can define operators there, too: torch
+    allows one "DEF" for each namespace, which belongs to the owner.
 
     Raises:
-        RuntimeError: there is such an operator, and it is not to be replaced.
+        RuntimeError: the operator exists already, and `replace` is false.
     """
     if name in _libraries:
         if not replaces:
@@ -47,5 +47,5 @@ def declare(library: torch.library.Library, name: str, schema: str) -> torch._op
 
 
 def keep(name: str, what: object) -> None:
-    """Keep something until the operator is removed."""
+    """Keep an object alive until the operator is removed."""
     _kept.setdefault(name, []).append(what)

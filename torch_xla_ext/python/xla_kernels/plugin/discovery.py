@@ -1,4 +1,4 @@
-"""Finds a PJRT CUDA plugin, the driver and the CUDA libraries, and reports what is missing.
+"""Find a PJRT CUDA plugin, the driver and the CUDA libraries, and report what is missing.
 
 All access to the machine goes through `System`, so that tests can simulate other machines.
 """
@@ -23,8 +23,8 @@ _DATA_DIR_FLAG = "--xla_gpu_cuda_data_dir"
 # slices of one tensor ("A cycle is detected", with plugin 0.11.2).
 _SLICE_FUSION_FLAG = "--xla_gpu_enable_dynamic_slice_fusion"
 # Several processes divide the autotuning of a program among them, and each waits for the others'
-# results: for ever, if their programs differ. Those of torch_xla's processes may (one evaluates, or
-# has its rank in a program), unless they are parts of one program (SPMD).
+# results: forever, if their programs differ. Programs of torch_xla's processes may differ (one
+# evaluates, or its rank is a constant), except under SPMD.
 _SHARED_AUTOTUNING_FLAG = "--xla_gpu_shard_autotuning"
 
 # The CUDA major versions that JAX has plugins for, the newest first.
@@ -33,8 +33,7 @@ _CUDA_MAJORS = (13, 12)
 _MINIMUM_DRIVER = {12: "525", 13: "580"}
 _CUDNN_MAJOR = 9
 
-# Where the pip packages of NVIDIA have the libraries that XLA loads, in an order in which each
-# library comes after those that it needs.
+# The libraries that XLA loads, in NVIDIA's pip packages; each comes after those that it needs.
 _LIBRARIES = {
     12: (
         ("nvidia/cuda_runtime", "libcudart.so.12"),
@@ -70,16 +69,16 @@ _CUDA_ERROR_NO_DEVICE = 100
 
 
 def _load_library(name: str) -> ctypes.CDLL:
-    # Not global: XLA finds a loaded library by its name, and torch has libraries of its own.
+    # Not RTLD_GLOBAL: XLA finds a loaded library by its name, and torch has its own libraries.
     return ctypes.CDLL(name)
 
 
 @dataclass
 class System:
-    """The machine and the process, as discovery sees them."""
+    """The machine and the process, as discovery accesses them."""
 
     environ: MutableMapping[str, str]
-    # Folders in which Python packages are looked for.
+    # Folders that are searched for Python packages.
     search_path: list[str]
     # The CUDA version that torch was built for, None for a torch without CUDA.
     torch_cuda: str | None
@@ -104,7 +103,7 @@ class Plugin:
     """A PJRT plugin that was found."""
 
     path: str
-    # None where neither its folder nor its package tells.
+    # None if neither its folder nor its package has it.
     cuda_major: int | None
     # "jax-cuda13-pjrt 0.11.2", or where it comes from.
     package: str
@@ -140,7 +139,7 @@ class Runtime:
 
 
 def _package_roots(system: System, plugin_path: str | None = None) -> Iterator[Path]:
-    """Yield the folders with Python packages; first the one that the plugin lies in."""
+    """Yield the folders with Python packages, starting with the plugin's."""
     if plugin_path is not None:
         parents = Path(plugin_path).resolve().parents
         if len(parents) > 2 and parents[1].name == "jax_plugins":
@@ -301,7 +300,7 @@ def missing_packages(libraries: dict[str, str | None], plugin: Plugin) -> str:
 
 
 def warn_of_missing(libraries: dict[str, str | None], plugin: Plugin) -> None:
-    """Warn of libraries without which some operations will fail, not all."""
+    """Warn of missing libraries that only some operations need."""
     missing = [name for name, path in libraries.items() if path is None]
     if missing:
         warnings.warn(
@@ -316,7 +315,7 @@ def check_cudnn(system: System, plugin: Plugin) -> str:
     """Return the version of the cuDNN that XLA will load.
 
     Raises:
-        CudaRuntimeError: there is none of the major version that XLA needs.
+        CudaRuntimeError: no cuDNN has the major version that XLA needs.
     """
     cuda_major = plugin.cuda_major or _CUDA_MAJORS[0]
     remedy = f"pip install 'nvidia-cudnn-cu{cuda_major}>={_CUDNN_MAJOR}.8,<{_CUDNN_MAJOR + 1}'"
@@ -378,9 +377,9 @@ def set_data_dir(system: System, data_dir: str | None) -> None:
 
 
 def turn_off(system: System, plugin_path: str, flags: Sequence[str]) -> None:
-    """Set flags to false in XLA_FLAGS, but for those that the user has set there.
+    """Set flags to false in XLA_FLAGS, except those that the user has set.
 
-    Also but for those that this plugin does not know, as XLA ends the process then.
+    Flags that this plugin does not know are left out, too: XLA would end the process.
     """
     given = system.environ.get("XLA_FLAGS", "")
     flags = [flag for flag in flags if flag not in given]
@@ -396,7 +395,7 @@ def turn_off(system: System, plugin_path: str, flags: Sequence[str]) -> None:
 
 
 def prepare(system: System, is_spmd: bool = False) -> Runtime:
-    """Find and load all that a CUDA client needs, but for the plugin itself.
+    """Find and load everything that a CUDA client needs, except the plugin itself.
 
     Args:
         system: the machine.

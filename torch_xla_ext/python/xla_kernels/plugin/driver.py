@@ -11,7 +11,7 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{MAJOR,MINOR}
 
 
 class DriverError(RuntimeError):
-    """There is no driver, or it refuses something.
+    """There is no driver, or a call of it failed.
 
     Attributes:
         code: CUDA's error; 0 if there is no driver.
@@ -32,7 +32,7 @@ class Driver:
         """Call a function.
 
         Args:
-            allowed: the errors that are none.
+            allowed: error codes that are returned instead of raised.
 
         Returns:
             0, or one of the allowed errors.
@@ -129,7 +129,7 @@ def can_access(number: int, peer: int) -> bool:
 
 
 def allocate(num_bytes: int) -> int:
-    """Return the address of so many zeros in the memory of the current context's GPU."""
+    """Allocate zeroed memory on the current context's GPU, and return its address."""
     address, size = ctypes.c_uint64(), ctypes.c_size_t(num_bytes)
     driver()("cuMemAlloc_v2", ctypes.byref(address), size)
     driver()("cuMemsetD8_v2", address, ctypes.c_ubyte(0), size)

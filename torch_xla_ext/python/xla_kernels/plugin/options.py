@@ -1,4 +1,4 @@
-"""Client options from environment variables, the same as upstream's CUDA plugin reads."""
+"""Client options from the environment variables that upstream's CUDA plugin reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _read(
 
 
 def _integer(environ: Mapping[str, str], *names: str) -> int | None:
-    """Return the first of the variables that is set."""
+    """Return the value of the first variable that is set."""
     for name in names:
         value = _read(environ, name, int, "an integer")
         if value is not None:
@@ -43,7 +43,7 @@ def _parse_bool(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Processes:
-    """The place of this process among those that torchrun or xmp.spawn started."""
+    """This process's rank among those that torchrun or xmp.spawn started."""
 
     local_rank: int
     local_count: int

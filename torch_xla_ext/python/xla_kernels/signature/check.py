@@ -18,7 +18,7 @@ from xla_kernels.signature.dtypes import PASSED_AS_BYTES, TORCH_TYPES, xla_name
 if TYPE_CHECKING:
     from xla_kernels.signature.schema import Argument, ArrayType, Constraint, Dim, Schema, Sizes
 
-# What error texts call a parameter that gives a size.
+# The name, in error texts, of a parameter that gives a size.
 _PARAMETER = "a parameter"
 
 
@@ -67,15 +67,15 @@ def _alternatives(options: Sequence[object]) -> str:
 
 
 class _Call:
-    """One call's arrays, and the sizes that its names stand for, as far as they are known."""
+    """A call's arrays, and the sizes of the signature's names, as far as they are known."""
 
     def __init__(self, schema: Schema, sizes: Sizes, arrays: Sequence[ArrayType | None]) -> None:
         self._schema = schema
-        # Of each name its size, or sizes if it has a star, and where it was found.
+        # By name: the size, or the sizes of a starred name, and the argument that gives it.
         self._sizes: dict[str, tuple[object, str]] = {
             name: (size, _PARAMETER) for name, size in sizes
         }
-        # Of each dtype variable the first array of that dtype.
+        # By dtype variable: the first array with it.
         self._dtypes: dict[str, tuple[torch.dtype, str]] = {}
         for argument, array in zip(schema.arguments, arrays, strict=False):
             if array is not None and argument.dtype in schema.variables:

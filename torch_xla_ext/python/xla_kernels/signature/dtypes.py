@@ -22,18 +22,19 @@ XLA_TYPES = {
     torch.float8_e5m2: ("F8E5M2", 19),
     torch.float8_e4m3fn: ("F8E4M3FN", 20),
     torch.float8_e8m0fnu: ("F8E8M0FNU", 33),
-    # Two values of F4E2M1FN in a byte. XLA has a type of single values only.
+    # Two values of F4E2M1FN in a byte. XLA's type has single values only.
     torch.float4_e2m1fn_x2: ("F4E2M1FNX2", 200),
 }
-# Of these, torch_xla has no tensors: a tensor of torch.uint8 passes for one, with the same bytes.
+# torch_xla has no tensors of these types: tensors of torch.uint8 with the same bytes are accepted.
 # S4X2 and U4X2 are two integers of four bits in a byte.
 PASSED_AS_BYTES = ("F8E8M0FNU", "F4E2M1FNX2", "F8E3M4", "S4X2", "U4X2")
 TORCH_TYPES = {name: dtype for dtype, (name, _) in XLA_TYPES.items()}
-# torch has none, or, as torch.int4, a name without operations and one element a byte.
+# torch lacks these types, or has a name alone, as for torch.int4: no operations, one element a
+# byte.
 TORCH_TYPES |= dict.fromkeys(("F8E3M4", "S4X2", "U4X2"), torch.uint8)
 TORCH_TYPES_BY_NUMBER = {number: dtype for dtype, (_, number) in XLA_TYPES.items()}
 
 
 def xla_name(dtype: torch.dtype) -> str:
-    """Return XLA's name of a dtype, or torch's where XLA has no such type."""
+    """Return XLA's name of a dtype, or torch's if XLA lacks the type."""
     return XLA_TYPES[dtype][0] if dtype in XLA_TYPES else str(dtype)

@@ -1,4 +1,4 @@
-"""Made-up calls that fit a signature, to check a kernel without a call."""
+"""Generated calls that fit a signature, to check a kernel without a user's call."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from xla_kernels.signature.dtypes import PASSED_AS_BYTES, TORCH_TYPES
 from xla_kernels.signature.schema import Argument, ArrayType, Constraint, Schema
 
-# What each size is, as far as the signature lets it. Round numbers, of which most are multiples of
-# whatever a kernel divides by.
+# Values for sizes, as far as the signature allows. They are round numbers, most of them multiples
+# of what kernels divide by.
 _SIZES = (1024, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 _PARAMETERS = {"bool": False, "i32": 1, "i64": 1, "f32": 1.0, "f64": 1.0}
 
@@ -45,7 +45,7 @@ def dtypes(schema: Schema) -> Iterator[dict[str, str]]:
 
 
 def examples(schema: Schema, chosen: Mapping[str, str]) -> Iterator[Example]:
-    """Call with these dtypes, of several sizes; none if no made-up sizes fit the signature."""
+    """Return calls with these dtypes and several sizes; none if no generated sizes fit."""
     for size in _SIZES:
         try:
             yield _example(schema, chosen, size)
@@ -72,7 +72,7 @@ def _sizes(schema: Schema, size: int) -> dict[str, int]:
     sizes = {dim.name: size for each in schema.arguments for dim in each.dims if dim.name}
     for constraint in schema.constraints:
         sizes[constraint.name] = _fitting(constraint, size)
-    for constraint in schema.constraints:  # multiples of other sizes, which are known by now
+    for constraint in schema.constraints:  # multiples of other, already known sizes
         other = sizes.get(constraint.divisor)
         if other:
             sizes[constraint.name] = -(-sizes[constraint.name] // other) * other

@@ -26,7 +26,7 @@ PARAMETER_TYPES = {
     "str": str,
 }
 
-# Python numbers have 64 bits; numbers of numpy's types have the width of their type.
+# Python numbers have 64 bits; NumPy scalars have the width of their type.
 _INTEGERS = {np.dtype(f"int{bits}"): f"i{bits}" for bits in (8, 16, 32, 64)} | {
     np.dtype(f"uint{bits}"): f"ui{bits}" for bits in (8, 16, 32, 64)
 }
@@ -41,7 +41,7 @@ _ESCAPED = [
 ]
 
 
-@functools.lru_cache(maxsize=256)  # compiled kernels are long, and the same in each layer
+@functools.lru_cache(maxsize=256)  # compiled kernels are long, and equal in each layer
 def string(data: bytes) -> str:
     """Encode bytes as an MLIR string literal."""
     return f'"{"".join([_ESCAPED[byte] for byte in data])}"'
@@ -55,7 +55,7 @@ def _string(name: str, value: str) -> str:
 
 
 def _float(value: float, dtype: np.dtype) -> str:
-    """Return a literal of exactly this value; MLIR wants a point, and infinity and NaN as bits."""
+    """Return a literal of exactly this value, as MLIR reads it: with a point, or as bits."""
     _, code, bits = _FLOATS[dtype]
     if not math.isfinite(value):
         (number,) = struct.unpack(bits, struct.pack(code, value))
@@ -136,8 +136,8 @@ def of_kernel(
 
     Args:
         schema: the kernel's.
-        operands: of the call, None for one that is left out.
-        values: of the parameters. They become numbers of the widths that the kernel declares.
+        operands: the call's, None for an omitted one.
+        values: the parameters', which are converted to the declared widths.
     """
     attributes = {p.name: _of_parameter(p, values[p.name]) for p in schema.parameters}
     absent = sum(1 << i for i, operand in enumerate(operands) if operand is None)
@@ -145,7 +145,7 @@ def of_kernel(
 
 
 def _of_parameter(parameter: Parameter, value: object) -> object:
-    """Return the value as numbers of the widths that the kernel declares."""
+    """Convert the value to the widths that the kernel declares."""
     if parameter.type == "dict":
         return {each.name: _of_parameter(each, value[each.name]) for each in parameter.fields}
     if parameter.is_array:

@@ -41,7 +41,7 @@ def parse(name: str, signature: str, parameters: str) -> Schema:
             f'{where} cannot be parsed: {error}; it has the form "(x: T[n, d]) -> (out: T[n, d]) '
             'where T: F16 | BF16"'
         ) from None
-    # What the parser skipped is not in what it read.
+    # Text that the parser skipped is missing from what it read.
     body, _, conditions = signature.partition(" where ")
     read = f"({_written(schema.operands)})->({_written(schema.results)})"
     if read != re.sub(r"\s", "", body):

@@ -34,7 +34,7 @@ class ArrayType(NamedTuple):
         """Return the type of an object with `shape` and `dtype`, or of a pair of these.
 
         Raises:
-            TypeError: `value` is none of these, or a dimension is no int.
+            TypeError: `value` is neither, or a dimension is not an int.
             ValueError: a dimension is negative or not below 2^63, or there are more than 64.
         """
         if isinstance(value, torch.Tensor):
@@ -91,7 +91,7 @@ class Argument:
     """An operand or a result as the signature declares it.
 
     Attributes:
-        alias: of a result that is in an operand's buffer, the operand's index; else None.
+        alias: the index of the operand whose buffer a result has, else None.
         layout: the order in memory of the dimensions, as XLA writes it: the one that changes
             fastest first. None for row-major arrays.
     """
@@ -223,7 +223,7 @@ def _arguments(text: str, kind: str, operands: Sequence[Argument] = ()) -> tuple
 
 
 def _where(text: str | None) -> tuple[dict[str, tuple[str, ...]], tuple[Constraint, ...]]:
-    """Return the dtype variables, and the conditions on sizes."""
+    """Parse the dtype variables and the constraints on sizes."""
     variables, constraints = {}, []
     for part in (text or "").split(",") if text else []:
         if multiple := _MULTIPLE.fullmatch(part):
@@ -278,9 +278,9 @@ def _parameters(text: str, at: int, closing: str) -> tuple[tuple[Parameter, ...]
     return tuple(result), match.end()
 
 
-# Sizes that parameters give: pairs of a name and a size.
+# Sizes given by parameters: pairs of a name and a size.
 Sizes = tuple[tuple[str, int], ...]
-# A kernel's function (include/torch_xla_ext/sizes.h) of the sizes and dtypes of its operands.
+# A kernel's size function (include/torch_xla_ext/sizes.h), of its operands' sizes and dtypes.
 SizeFunction = Callable[[Sequence[int], Sequence[int]], int]
 
 
@@ -301,8 +301,8 @@ class Schema:
     """The signature and the parameters of one target.
 
     Attributes:
-        caller: what errors begin with: the target, or the operator whose kernel it is.
-        size_functions: of open sizes, how the kernel computes them.
+        caller: prefix of error messages: the target, or the operator whose kernel it is.
+        size_functions: the kernel's functions for open sizes, by name.
     """
 
     text: str
@@ -397,7 +397,7 @@ class Schema:
 
     @cached_property
     def result_layouts(self) -> dict[int, tuple[int, ...]]:
-        """The same of results."""
+        """Return the layouts of results that are not row-major, as traits.Traits has them."""
         return _layouts(self.results)
 
     @lru_cache(maxsize=4096)  # noqa: B019  # schemas live as long as the process

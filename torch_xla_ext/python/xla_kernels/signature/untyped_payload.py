@@ -76,7 +76,7 @@ def _checked(caller: str, prefix: str, parameter: Parameter, value: object) -> o
     number = (int, float) if kind.startswith("f") else int
     if isinstance(item, bool) or not isinstance(item, number):
         raise TypeError(f"{where} {kind} but got {type(value).__name__}")
-    item = _in_range(where, kind, item)
+    item = _converted(where, kind, item)
     if parameter.min is not None and not parameter.min <= item <= parameter.max:
         raise ValueError(f"{where} {parameter.min} to {parameter.max} but got {item}")
     return item
@@ -105,12 +105,12 @@ def _checked_array(where: str, parameter: Parameter, value: object) -> tuple[flo
             raise TypeError(
                 f"{where} {parameter.type} but element {index} is of type {type(item).__name__}"
             )
-        result.append(_in_range(where, kind, plain))
+        result.append(_converted(where, kind, plain))
     return tuple(result)
 
 
-def _in_range(where: str, kind: str, value: float) -> float:
-    """Return a number as the type has it."""
+def _converted(where: str, kind: str, value: float) -> float:
+    """Convert a number to the type; raise ValueError if it is out of range."""
     if kind.startswith("f"):
         try:
             item = float(value)
@@ -127,7 +127,7 @@ def _in_range(where: str, kind: str, value: float) -> float:
 def pack(
     schema: Schema, arrays: Sequence[ArrayType | None], attributes: Mapping[str, object]
 ) -> bytes:
-    """Pack the untyped payload of a call, after the checks that the kernel does, too.
+    """Pack a call's untyped payload, after the same checks as in the kernel.
 
     Args:
         schema: the kernel's.
@@ -156,7 +156,7 @@ def encode(
 
 @cache
 def _params(schema: Schema) -> struct.Struct | None:
-    """Return the parameters' layout, if it is the same for all values."""
+    """Return the parameters' struct layout, if it does not depend on the values."""
     if any(parameter.type not in _CODES for parameter in schema.parameters):
         return None
     return struct.Struct("<" + "".join(_CODES[p.type] for p in schema.parameters))
@@ -174,7 +174,7 @@ def _packed(parameter: Parameter, value: object) -> bytes:
 
 
 def _unpacked(parameter: Parameter, payload: bytes, at: int) -> tuple[object, int]:
-    """Return a parameter's value, and the position behind it."""
+    """Unpack a parameter; return its value and the position after it."""
     if parameter.type == "dict":
         values = {}
         for field in parameter.fields:
@@ -209,7 +209,7 @@ def _pack_arrays(schema: Schema, arrays: tuple[ArrayType | None, ...], params_si
 
 @dataclass(frozen=True)
 class UntypedPayload:
-    """The content of an untyped payload, for people to read."""
+    """The readable content of an untyped payload."""
 
     operands: tuple[ArrayType | None, ...]
     results: tuple[ArrayType, ...]

@@ -2,5 +2,5 @@
 
 Modules: `load` (the function), `variants` (which build of a folder fits), `torch_namespaces`
 (operators that a package defines), `tvm_ffi_functions` (operators of functions of TVM-FFI),
-`flashinfer` and `transformer_engine` (what these packages do not say of their functions).
+`flashinfer` and `transformer_engine` (facts about functions that these packages do not export).
 """

@@ -1,4 +1,4 @@
-"""FlashInfer's functions: their signatures, which its libraries do not have.
+"""Signatures of FlashInfer's functions, which its libraries do not contain.
 
 FlashInfer compiles a library when it is first needed, with nvcc, or finds it in its package
 flashinfer-jit-cache. Signatures are those of FlashInfer 0.7.2 (csrc/*.cu).
@@ -95,7 +95,7 @@ _GENERATORS = {
 
 @functools.cache
 def library(name: str) -> Path:
-    """Return the library that has a function; it is compiled if it is not there."""
+    """Return the library that has a function, compiled if necessary."""
     module, arguments, _ = FUNCTIONS[name]
     jit = importlib.import_module(f"flashinfer.jit.{module}")
     spec = getattr(jit, _GENERATORS[module])(*arguments)

@@ -1,4 +1,4 @@
-"""Kernels of a folder or of an installed package, for XLA tensors."""
+"""Load the kernels of a folder or of an installed package, for XLA tensors."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _folder(
     if build not in _loaded:
         before = torch_namespaces.all_names()
         module = _imported(build, described)
-        # Triton's kernels are no operators of PyTorch.
+        # Triton kernels are not PyTorch operators.
         if operators := torch_namespaces.all_names() - before:
             torch_namespaces.register(operators, fakes, rules)
         _loaded[build] = module
@@ -195,11 +195,11 @@ def _folder(
 
 
 def _described(build: Path) -> dict[str, object]:
-    """Return the build's metadata.json: its name as Python's, and what identifies it."""
+    """Return the name, as a Python identifier, and the identity in a build's metadata.json."""
     try:
         described = json.loads((build / "metadata.json").read_text())
     except FileNotFoundError:
-        described = {}  # of earlier versions of the layout
+        described = {}  # for earlier versions of the layout
     folders = [each.name for each in build.iterdir() if (each / "__init__.py").is_file()]
     repository = build.parent.parent if build.parent.name == "build" else build.parent
     name = described.get("name") or (folders[0] if len(folders) == 1 else repository.name)

@@ -1,4 +1,4 @@
-"""Operators that a package defines when it is imported: XLA tensors are accepted by them."""
+"""Make the operators that a package defines at import accept XLA tensors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch_xla_ext.launchers.torch_operator.register import register_torch_opera
 
 _log = logging.getLogger(__name__)
 _libraries: list[torch.library.Library] = []
-# An operator with one of these computes with PyTorch's operations, or launches Triton's kernels,
-# which accept XLA tensors.
+# An operator with one of these keys calls PyTorch operations or Triton kernels, which accept XLA
+# tensors.
 _PYTHONS_OWN = ("CompositeExplicitAutograd", "CompositeImplicitAutograd", "XLA")
 
 
@@ -27,20 +27,17 @@ def register(
     fakes: Mapping[str, Callable[..., object]],
     sharding_rules: Mapping[str, Rule],
 ) -> list[str]:
-    """Make operators accept XLA tensors.
-
-    One that cannot raises the reason when it is called with them.
+    """Make operators accept XLA tensors; one that cannot raises the reason when it is called.
 
     Args:
         names: ``namespace::name``.
         fakes, sharding_rules: as of `load_kernels`.
 
-    Returns:
-        Those that accept them.
+    Returns: The operators that accept them.
 
     Raises:
         ValueError: `fakes` or `sharding_rules` name an operator that is not there.
-        NotImplementedError: none can be part of an XLA program; the text is the first one's.
+        NotImplementedError: no operator can be part of an XLA program; the text is of the first.
     """
     known = {name.partition("::")[2] for name in names}
     if unknown := sorted((set(fakes) | set(sharding_rules)) - known):

@@ -28,11 +28,11 @@ def load() -> ModuleType:
             "load_kernels: TransformerEngine's handlers are in transformer_engine_jax, which is "
             "not installed; pip install --no-build-isolation 'transformer-engine[jax]'"
         )
-    # As its package does: the library names functions of NVRTC, but not NVRTC's library.
+    # Loaded first, as its package does: the library uses functions of NVRTC without linking it.
     with contextlib.suppress(OSError):
         ctypes.CDLL("libnvrtc.so.13", ctypes.RTLD_GLOBAL)
     library = Path(package.submodule_search_locations[0]) / _LIBRARY
-    # A release of it may refer to functions of a newer cuBLAS; ctypes.CDLL would look for all.
+    # A release may refer to functions of a newer cuBLAS, which ctypes.CDLL would resolve at once.
     loader = ctypes.CDLL(None)
     dlopen, dlerror = loader.dlopen, loader.dlerror
     dlopen.restype, dlerror.restype = ctypes.c_void_p, ctypes.c_char_p

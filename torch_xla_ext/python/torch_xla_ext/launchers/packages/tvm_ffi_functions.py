@@ -1,4 +1,4 @@
-"""Operators of functions of TVM-FFI, whose signatures say what the functions do not."""
+"""Operators for TVM-FFI functions; signatures give the shapes that the functions do not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TYPES = {
     **{"bool": "bool", "str": "str", "i32": "int", "i64": "int", "f32": "float", "f64": "float"},
     **{"i32[]": "int[]", "i64[]": "int[]", "f32[]": "float[]", "f64[]": "float[]"},
 }
-# How the function's name ends that is for a platform, in the builds of kernel-builder.
+# The suffix of a platform's function in builds of kernel-builder.
 ENDINGS = {"Host": "_cpu", "CUDA": "_cuda"}
 
 
@@ -32,8 +32,8 @@ def define(
     """Define ``torch.ops.<namespace>.<name>``: operands, then parameters; results are returned.
 
     Args:
-        options: of `register_kernel`, and `defaults` of parameters, `sharding_rule`.
-        identity: what the names of the library's targets begin with; by default the namespace.
+        options: those of `register_kernel`, `defaults` of parameters, and `sharding_rule`.
+        identity: the prefix of the library's target names; by default the namespace.
     """
     options = dict(options)
     if "signature" not in options:

@@ -1,4 +1,4 @@
-"""Builds of a kernel in the layout of Hugging Face's `kernels`: which of them fits this process.
+"""Choose the build, in the layout of Hugging Face's `kernels`, that fits this process.
 
 The layout is that of its "kernel requirements": ``build/<variant>/``, with Python code and a shared
 library, where the variant says what it was built for: ``torch28-cxx11-cu128-x86_64-linux``,
@@ -33,7 +33,7 @@ class System:
     Attributes:
         torch, tvm_ffi: major and minor version; None for a package that is not installed.
         cuda: that of PyTorch; None if it cannot use GPUs.
-        driver_cuda: the newest that the driver supports; None if XLA's device is no GPU.
+        driver_cuda: the newest that the driver supports; None if XLA's device is not a GPU.
     """
 
     torch: tuple[int, int]
@@ -110,7 +110,7 @@ class Variant:
         )
 
     def why_not(self, system: System) -> str | None:
-        """Return why it does not fit; None if it does."""
+        """Return why this build does not fit; None if it does."""
         on_gpu = system.driver_cuda is not None
         wanted = "cuda" if on_gpu else "cpu"
         if self.backend not in (wanted, "universal"):
@@ -141,7 +141,7 @@ class Variant:
     def _why_not_cuda(self, system: System) -> str | None:
         if self.cuda is None:
             return None
-        if self.framework == "tvm-ffi":  # its CUDA is its own
+        if self.framework == "tvm-ffi":  # it brings its own CUDA
             if self.cuda > system.driver_cuda:
                 return f"the driver is for CUDA {_text(system.driver_cuda)}"
             return None
@@ -153,7 +153,7 @@ class Variant:
 
     @property
     def preference(self) -> tuple[object, ...]:
-        """Greater for the better of two that fit, in the order that `kernels` has."""
+        """Return a sort key, greater for the better of two that fit, in the order of `kernels`."""
         order = ("python", "tvm-ffi", "torch", "torch-stable-abi").index(self.framework)
         return (
             order,
@@ -170,7 +170,7 @@ def choose(
     """Return the best variant that fits, and why the others do not.
 
     Args:
-        frameworks: those that are asked for; None for all.
+        frameworks: the requested ones; None for all.
     """
     fitting, refused = [], {}
     for name in names:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import torch
 
-# torch's numbers of what a schema calls an int.
+# torch's enumeration types that a schema calls int.
 _MEMORY_FORMATS = {
     torch.contiguous_format: 0,
     torch.preserve_format: 1,
@@ -33,7 +33,7 @@ def encode(value: object, tensor: Callable[[torch.Tensor], str]) -> str:
     """Return the words for a value; `tensor` gives those for a tensor.
 
     Raises:
-        TypeError: a value that no kernel on a device can be handed.
+        TypeError: a value that a kernel on a device cannot take.
     """
     if isinstance(value, torch.Tensor):
         return tensor(value)

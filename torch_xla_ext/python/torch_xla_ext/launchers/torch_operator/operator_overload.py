@@ -22,7 +22,7 @@ _XLAC = torch_xla._XLAC
 TARGET = "XlaGpuTorchOperator"
 # A sharding rule, or a function of the operator's arguments that returns one.
 Rule = str | Callable[..., str | None] | None
-# Of the values of a device's part, whose tensors are meta tensors, and of its results.
+# Computes values for a device's part from its meta tensors and results.
 OfPart = Callable[[Sequence[object], Sequence[ArrayType]], Sequence[object]]
 
 
@@ -31,7 +31,7 @@ class _Call:
     """A call with given shapes and arguments, as the target knows it.
 
     Attributes:
-        returned: what the operator returns, with a _Result for those that are results of the call.
+        returned: what the operator returns, with a _Result for each result of the call.
     """
 
     attributes: dict[str, object]
@@ -41,7 +41,7 @@ class _Call:
 
 
 class _Result(int):
-    """The number of a result of the call, after those that are written in place."""
+    """The index of a result of the call, after those that are written in place."""
 
 
 class OperatorOverload:
@@ -55,12 +55,12 @@ class OperatorOverload:
         self.is_pure = not any(self.written)
         self._num_positional = sum(not argument.kwarg_only for argument in self.arguments)
         self._defaults = [(a.name, a.has_default_value(), a.default_value) for a in self.arguments]
-        # Checked and encoded calls, by what they depend on: csrc/custom_call/prepared_call.h.
+        # Checked and encoded calls by their keys: csrc/custom_call/prepared_call.h.
         self._prepared: dict[bytes, tuple[object, _Call]] = {}
         self._sharding_rule: Rule = None
 
     def set_sharding_rule(self, rule: Rule) -> None:
-        """Set the rule of calls that give none.
+        """Set the sharding rule for calls that give none.
 
         Raises:
             ValueError: the operator has random results.
@@ -82,7 +82,7 @@ class OperatorOverload:
 
     @cached_property
     def out(self) -> torch._ops.OpOverload | None:
-        """The overload that writes what this one returns to arguments: out=."""
+        """The out= overload, which writes this one's results to arguments."""
         wanted = [(a.name, str(a.type)) for a in self.arguments]
         packet = self.overload.overloadpacket
         if any(self.written) or any(str(r.type) != "Tensor" for r in self.schema.returns):
@@ -92,7 +92,7 @@ class OperatorOverload:
             arguments = other._schema.arguments
             extra = [a for a in arguments if a.kwarg_only and support.is_written(a)]
             rest = [(a.name, str(a.type)) for a in arguments if not support.is_written(a)]
-            # One made of the functional overload copies as we do.
+            # An out= overload generated from the functional one copies its results, as we would.
             if (
                 rest == wanted
                 and [str(a.type) for a in extra] == ["Tensor"] * len(self.schema.returns)
@@ -127,7 +127,7 @@ class OperatorOverload:
         )
 
     def invoke(self, values: Sequence[object]) -> tuple[object, ...]:
-        """Call the operator itself; what it returns is always a tuple."""
+        """Call the operator itself, and return its results as a tuple."""
         split = self._num_positional
         keywords = {a.name: v for a, v in zip(self.arguments, values, strict=True) if a.kwarg_only}
         returned = self.overload(*values[:split], **keywords)
@@ -145,8 +145,8 @@ class OperatorOverload:
 
         Args:
             sharding_rule: by default the operator's.
-            of_part: the values for a device's part, where others than tensors depend on it; equal
-                values have an equal one.
+            of_part: returns the values for a device's part if non-tensors depend on the part; equal
+                values need equal functions.
 
         Returns:
             The new values of the tensors that are written to, and what the operator returns, None
@@ -169,7 +169,7 @@ class OperatorOverload:
     def _call_unusual(
         self, values: Sequence[object], sharding_rule: str | None, of_part: OfPart | None
     ) -> tuple[list[torch.Tensor], tuple[object, ...]]:
-        """Make the call for arguments that have no key."""
+        """Make a call that is not cached, because its arguments have no key."""
         values = [self._on_device(values, value) for value in values]
         operands = [leaf for leaf in pytree.tree_leaves(values) if _is_operand(leaf)]
         if not operands:
@@ -232,7 +232,7 @@ class OperatorOverload:
         return results[:count], _filled(call.returned, results[count:])
 
     def _on_device(self, values: Sequence[object], value: object) -> object:
-        """Move a number that is a CPU tensor to the device of the others."""
+        """Move a scalar CPU tensor to the device of the others."""
 
         def moved(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.device.type == "xla" or _is_number(tensor):
@@ -316,7 +316,7 @@ class OperatorOverload:
         return [leaf for leaf in pytree.tree_leaves(written) if leaf is not None]
 
     def returned(self, values: Sequence[object], results: tuple[object, ...]) -> object:
-        """Return the operator's results, with the arguments themselves where it returns them."""
+        """Return the operator's results; a returned argument is the argument itself."""
         by_alias = {
             next(iter(argument.alias_info.before_set)): value
             for argument, value in zip(self.arguments, values, strict=True)
@@ -335,7 +335,7 @@ _WRITTEN = object()
 
 
 def _is_number(tensor: torch.Tensor) -> bool:
-    """Return whether the dispatcher has made this CPU tensor of a Python number."""
+    """Return whether the dispatcher made this CPU tensor from a Python number."""
     if tensor.device.type != "cpu" or tensor.dim() != 0:
         return False
     narrow = {torch.float64: torch.float32, torch.int64: torch.int8, torch.bool: torch.bool}
@@ -359,14 +359,14 @@ def _meta(value: object) -> object:
 
 
 def _number(value: object) -> tuple[torch.dtype, str] | None:
-    """Return the part of a key for a number that is a tensor."""
+    """Return the part of a key for a scalar tensor."""
     if type(value) in (torch.Tensor, torch.nn.Parameter) and _is_number(value):
         return value.dtype, repr(value.item())
     return None
 
 
 def _filled(returned: object, results: Sequence[torch.Tensor]) -> object:
-    """Return an operator's returned values, with the call's results in their places."""
+    """Return the operator's result, with the call's results filled in."""
     kind = type(returned)
     if kind is _Result:
         return results[returned]

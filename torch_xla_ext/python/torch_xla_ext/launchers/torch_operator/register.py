@@ -23,7 +23,7 @@ _registered: set[str] = set()
 
 @functools.cache
 def _operator(overload: torch._ops.OpOverload) -> OperatorOverload:
-    """Raise NotImplementedError if it cannot be a custom call."""
+    """Return the operator; raise NotImplementedError if it cannot be a custom call."""
     reason = support.why_not(overload, registration.device_platform())
     if reason is not None:
         raise NotImplementedError(
@@ -51,7 +51,7 @@ def _packet(name: object) -> tuple[torch._ops.OpOverloadPacket, str | None]:
     return packet, match[3]
 
 
-# The types of arguments that choose an overload. A list chooses one by its elements.
+# The argument types that select an overload. A list selects by its elements' type.
 _CHOOSING = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, torch.dtype, type(None)}
 _chosen: dict[tuple[object, ...], str] = {}
 
@@ -121,7 +121,7 @@ def run_operator(
     of_part: OfPart | None = None,
     **kwargs: object,
 ) -> object:
-    """Implement run_torch_operator; `of_part` is as of OperatorOverload.call."""
+    """Implement run_torch_operator; `of_part` is the one of OperatorOverload.call."""
     wrapped = _operator(overload)
     values = functionalization.unsharded(tuple(wrapped.bind(args, kwargs)))
     new_values, results = wrapped.call(values, sharding_rule, of_part)
@@ -222,7 +222,7 @@ def _register(operator: OperatorOverload) -> None:
 
 
 def _define_twin(operator: OperatorOverload) -> torch._ops.OpOverload:
-    """Define the operator that returns the new values of what `operator` writes to, first."""
+    """Define the twin that returns the new values of written arguments first."""
     schema = operator.schema
     name = "__".join(filter(None, [*schema.name.split("::"), schema.overload_name]))
     # `Tensor(a!)`; and `Tensor!` is printed as `Tensor($0! -> )`, which cannot be read again.
@@ -239,7 +239,7 @@ def _define_twin(operator: OperatorOverload) -> torch._ops.OpOverload:
     twin = getattr(getattr(torch.ops, _NAMESPACE), name).default
 
     def packed(values: Sequence[object], new: Sequence[torch.Tensor], rest: Sequence) -> object:
-        """Declare the twin's returns: new values in the form of the arguments, and the results."""
+        """Declare what the twin returns: new values, in the form of the arguments, and results."""
         following = iter(new)
         forms = [v for v, written in zip(values, operator.written, strict=True) if written]
         forms = [pytree.tree_map_only(torch.Tensor, lambda _: next(following), f) for f in forms]

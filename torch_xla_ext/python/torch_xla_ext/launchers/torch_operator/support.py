@@ -1,4 +1,4 @@
-"""Find out whether a PyTorch operator can be part of an XLA program, and why not."""
+"""Decide whether a PyTorch operator can be part of an XLA program, with the reason if not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RETURN_TYPES = {"Tensor", "int", "SymInt", "float", "bool"}
 
 
 def kernel_keys(platform: str) -> tuple[str, ...]:
-    """Return the dispatch keys under which an operator's kernel for XLA's `platform` may be."""
+    """Return the dispatch keys that may have an operator's kernel for XLA's `platform`."""
     return (PLATFORMS[platform].device_type, *_COMPOSITE_KEYS)
 
 
@@ -42,7 +42,7 @@ def is_written(argument: torch._C.Argument) -> bool:
 
 
 def is_out_variant(operator: torch._ops.OpOverload) -> bool:
-    """Return whether it writes its results to keyword arguments: out=."""
+    """Return whether an overload writes its results to out= arguments."""
     return any(a.kwarg_only and is_written(a) for a in operator._schema.arguments)
 
 
@@ -75,7 +75,7 @@ def _why_not_by_schema(schema: torch._C.FunctionSchema) -> str | None:
 
 def _why_not_by_kernels(operator: torch._ops.OpOverload, platform: str) -> str | None:
     name = operator.name()
-    # What returns nothing has no results whose shapes it would have to give.
+    # An operator without results needs no fake function for their shapes.
     trivial = torch._library.utils.can_generate_trivial_fake_impl(operator)
     if not (has_fake_function(operator) or trivial):
         return (
@@ -95,7 +95,7 @@ def _why_not_by_kernels(operator: torch._ops.OpOverload, platform: str) -> str |
 def has_fake_function(operator: torch._ops.OpOverload) -> bool:
     name = operator.name()
     custom = torch._library.custom_ops.OPDEFS.get(name)
-    if custom is not None:  # its Meta kernel is there always, and refuses without a fake function
+    if custom is not None:  # always registered; it raises without a fake function
         trivial = torch._library.utils.can_generate_trivial_fake_impl(operator)
         return custom._abstract_fn is not None or trivial
     if torch._library.simple_registry.singleton.find(name).fake_impl.kernel is not None:

@@ -17,7 +17,7 @@ from xla_kernels.signature.schema import ArrayType
 
 @dataclasses.dataclass
 class Arguments:
-    """A kernel's arguments by name, of which `outputs` are results, and `options` of compiling."""
+    """A kernel's arguments by name, the `outputs` among them, and the compiler's `options`."""
 
     values: dict[str, object]
     outputs: dict[str, ArrayType]
@@ -132,7 +132,7 @@ def meta(type_: ArrayType) -> torch.Tensor:
 def bind_partly(
     parameters: Mapping[str, object], given: Given, chosen: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the arguments that a heuristic sees: all that are known before it."""
+    """Return the arguments that are passed to a heuristic: all that are known before it."""
     defaults = {k: v for k, v in parameters.items() if v is not inspect.Parameter.empty}
     return defaults | given.values | dict(chosen) | given.outputs
 

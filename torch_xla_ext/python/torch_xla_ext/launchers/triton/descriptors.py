@@ -1,7 +1,7 @@
-"""Triton's tensor descriptors that are made on the host, as arguments of compiled kernels.
+"""Triton's host tensor descriptors as arguments of compiled kernels.
 
-XLA decides on a tensor's address when a program runs. A traced launch therefore has a descriptor's
-numbers, of which csrc/launchers/tensor_map.h makes the tensor map then.
+XLA decides on a tensor's address when a program runs. So a traced launch has the descriptor's
+parameters, from which csrc/launchers/tensor_map.h makes the tensor map at that time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from xla_kernels import launch as launches
 # that many of FLAGS among them.
 Form = Mapping[str, object]
 
-# Triton's own type for a value of this beginning.
+# Triton's type names of descriptors begin with this.
 TYPE = "tensordesc<"
 FLAGS = ("padding", "round_f32_to_tf32")  # 3.5 has added the first, 3.9 the second
-# CUtensorMapDataType by what Triton's compiler calls the types: these are otherwise in the driver.
+# CUtensorMapDataType by Triton's numbers of the types, which differ from the driver's.
 _DATA_TYPES = {**{i: i for i in range(16)}, 8: 10, 9: 8, 10: 9}
 _TF32 = 11  # of CUtensorMapDataType
 
@@ -33,7 +33,7 @@ def is_descriptor(value: object) -> bool:
 
 
 def with_base(descriptor: object, base: object) -> object:
-    """Return the descriptor of another tensor, with the same numbers."""
+    """Return a descriptor with the same parameters for another tensor."""
     changed = copy.copy(descriptor)
     changed.base = base  # its constructor would check an address
     return changed
@@ -74,11 +74,11 @@ def _flag(descriptor: object, name: str) -> bool:
 
 
 def check(kernel: str, name: str, type_: str, descriptor: object, dtype: str | None) -> None:
-    """Refuse what the kernel was not compiled for, and descriptors that exceed their tensor.
+    """Refuse descriptors that the kernel was not compiled for, or that exceed their tensor.
 
     Args:
         type_: the parameter's, in the compiled kernel's signature.
-        dtype: Triton's name of the base's.
+        dtype: Triton's name of the base's dtype.
 
     Raises:
         TypeError, ValueError: with the parameter's name.
@@ -100,7 +100,7 @@ def check(kernel: str, name: str, type_: str, descriptor: object, dtype: str | N
 
 
 def words(form: Form, descriptor: object, address: str) -> Iterator[str]:
-    """Return the parameters that a descriptor becomes; `address` is the one of its base."""
+    """Return the parameters that stand for a descriptor; `address` is its base's."""
     shape, strides = list(descriptor.shape), list(descriptor.strides)
     if "flags" in form:
         yield address

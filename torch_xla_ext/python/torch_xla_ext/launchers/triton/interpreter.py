@@ -23,7 +23,7 @@ class Interpretation:
     """A call of a kernel.
 
     Attributes:
-        function: the function that @triton.jit was written over.
+        function: the function that @triton.jit decorates.
         grid: three numbers of blocks.
         values: the arguments by name, None for tensors, which are in `operands` or `outputs`.
         operands: the paths of the tensors that are operands, in their order.
@@ -60,7 +60,7 @@ class Interpretation:
         ] + [torch.empty_like(by_name[name]) for name in self.written]
 
 
-# By the number that a program has; the same call has the same number.
+# By the number that a program contains; equal calls have equal numbers.
 _calls: list[Interpretation] = []
 _numbers: dict[str, int] = {}
 
@@ -88,10 +88,10 @@ torch.library.register_fake("torch_xla_ext_triton::interpret", _fake, lib=_LIBRA
 
 @contextlib.contextmanager
 def _interpreting() -> Iterator[None]:
-    """Undo the interpreter's changes to triton.language, after which nothing compiles.
+    """Interpret kernels; then undo the changes to triton.language, which break compiling.
 
-    In a process without TRITON_INTERPRET=1, functions that a kernel calls are for the compiler,
-    Triton's own as well; called from here, they are interpreted, too.
+    In a process without TRITON_INTERPRET=1, functions that a kernel calls, also Triton's own, are
+    made for the compiler. Here they are interpreted, too.
     """
     from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpretedFunction
@@ -117,7 +117,7 @@ def _interpreting() -> Iterator[None]:
         for holder, attributes in saved:
             for name, value in list(vars(holder).items()):
                 if name not in attributes:
-                    # Functions that the interpreter has rewritten, and keeps, use its own names.
+                    # Rewritten functions, which the interpreter keeps, use its own names.
                     if name not in vars(interpreter):
                         delattr(holder, name)
                 elif attributes[name] is not value:

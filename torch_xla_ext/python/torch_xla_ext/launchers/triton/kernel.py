@@ -24,7 +24,7 @@ _FORMATS = {
     **{"u1": "<I", "u8": "<B", "u16": "<H", "u32": "<I", "u64": "<Q"},
     **{"fp16": "<e", "fp32": "<f", "f32": "<f", "fp64": "<d"},
 }
-_ALIGNMENT = 16  # what Triton specializes pointers and integers for, in bytes and as a factor
+_ALIGNMENT = 16  # the alignment in bytes and the divisor that Triton specializes for
 _lock = threading.Lock()
 
 
@@ -80,7 +80,7 @@ class TritonKernel:
         return cls(**fields)
 
     def check(self, values: Mapping[str, object]) -> None:
-        """Refuse arguments that it was not compiled for.
+        """Refuse arguments that the kernel was not compiled for.
 
         Raises:
             TypeError, ValueError: with the parameter's name.
@@ -106,7 +106,7 @@ class TritonKernel:
                 )
 
     def packed(self, name: str, value: object) -> bytes:
-        """Return a number in the width that was compiled."""
+        """Pack a number in the width for which the kernel was compiled."""
         type_ = self.signature[name]
         try:
             if type_ == "bf16":
@@ -130,9 +130,9 @@ def part_of(values: Mapping[str, object], path: str) -> object:
 
 
 def replaced(value: object, replace: Callable[[str, object], object], path: str) -> object:
-    """Return a value whose parts of tuples `replace` has replaced, given path and part.
+    """Return a value in which `replace(path, part)` has replaced the parts of tuples.
 
-    A descriptor's path is that of its tensor, which is what is replaced.
+    A descriptor's path is its tensor's, and its tensor is replaced.
     """
     if descriptors.is_descriptor(value):
         return descriptors.with_base(value, replace(path, value.base))
@@ -164,7 +164,7 @@ def _constant(value: object) -> str:
     return str(getattr(value, "value", value))  # of a tl.constexpr
 
 
-# Triton's names of the dtypes that are not torch's with another prefix.
+# Triton's names of dtypes that are not torch's names with another prefix.
 _DTYPES = {
     torch.bool: "i1",
     torch.bfloat16: "bf16",
@@ -182,10 +182,7 @@ def _dtype(dtype: torch.dtype) -> str:
 
 
 class Driver:
-    """A driver that tells Triton for which GPU it compiles.
-
-    Triton's own wants a torch with CUDA.
-    """
+    """A driver that gives Triton a target to compile for. Triton's own needs a torch with CUDA."""
 
     def __init__(self, capability: int) -> None:
         from triton.backends.compiler import GPUTarget
@@ -193,7 +190,7 @@ class Driver:
         self._target = GPUTarget("cuda", capability, 32)
 
     def get_current_device(self) -> str:
-        return f"torch_xla_ext sm_{self._target.arch}"  # Triton's cache has one for each
+        return f"torch_xla_ext sm_{self._target.arch}"  # one cache of Triton for each
 
     def get_current_stream(self, device: object) -> int:
         return 0
@@ -277,7 +274,7 @@ def _read(compiled: object, values: Mapping[str, object]) -> TritonKernel:
         multiples_of_16=tuple(multiples),
         num_warps=metadata.num_warps,
         shared=metadata.shared,
-        # Triton 3.6 has left clusters of several dimensions.
+        # Triton 3.6 no longer has clusters of several dimensions.
         cluster=tuple(getattr(metadata, "cluster_dims", (metadata.num_ctas, 1, 1))),
         cooperative=bool(metadata.launch_cooperative_grid),
         dependent=bool(getattr(metadata, "launch_pdl", False)),

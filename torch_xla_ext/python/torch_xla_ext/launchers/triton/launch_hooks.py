@@ -16,9 +16,9 @@ from torch_xla_ext.launchers.triton.descriptors import is_descriptor
 
 # A kernel under Triton's decorators, whose types have no stubs.
 Kernel = object
-# The GPU for which a kernel is analyzed where there is none; the result is the same for all.
+# The GPU for which kernels are analyzed on machines without one; the result is the same for all.
 _ANY_CAPABILITY = 90
-# With the functions, whose ids are in the keys.
+# Also holds the functions, so that the ids in the keys stay theirs.
 _written: dict[str, tuple[Kernel, list[str]]] = {}
 
 
@@ -52,10 +52,10 @@ def run(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def custom_op(original: Callable[..., Kernel]) -> Callable[..., Kernel]:
-    """Make operators of torch.library.triton_op write to XLA tensors.
+    """Let operators of torch.library.triton_op write to XLA tensors.
 
-    XLA tensors are functional ones, and torch refuses to call an operator that writes with these,
-    unless it has a kernel for them. The operator's function is one: its launches take such tensors.
+    XLA tensors are functional tensors, with which torch calls a writing operator only if it has a
+    kernel for them. The operator's function is such a kernel: its launches take these tensors.
     """
     from torch._library import custom_ops
     from torch._subclasses.functional_tensor import FunctionalTensorMode
@@ -78,7 +78,7 @@ def custom_op(original: Callable[..., Kernel]) -> Callable[..., Kernel]:
 def create_driver(original: Callable[[], object]) -> Callable[[], object]:
     """Give Triton a GPU to compile for where torch has no CUDA.
 
-    Without one torch.compile takes every tensor of a kernel for written to, and warns.
+    Without one, torch.compile assumes that a kernel writes to all its tensors, and warns.
     """
 
     def create() -> object:
@@ -98,7 +98,7 @@ def create_driver(original: Callable[[], object]) -> Callable[[], object]:
 
 
 def initialize_driver(original: Callable[[Kernel], object]) -> Callable[[Kernel], object]:
-    """Replace the driver's initialization in the proxy that Triton has before 3.5."""
+    """Replace the driver's initialization in the proxy of Triton before 3.5."""
 
     def initialize(proxy: Kernel) -> object:
         if proxy._obj is None:
@@ -134,7 +134,7 @@ def _launch(
             raise TypeError(
                 f"{function.fn.__name__}: {name} is on {tensor.device}, but other tensors are XLA's"
             )
-    # torch does not analyse kernels with tuples of tensors, nor all that descriptors can do.
+    # torch does not analyze kernels with tuples of tensors, nor all uses of descriptors.
     written = list(tensors)
     descriptors = any(map(is_descriptor, (*args, *keywords.values())))
     if not descriptors and not any("." in name for name in tensors):
@@ -155,7 +155,7 @@ def _written_parameters(
     args: Sequence[object],
     keywords: Mapping[str, object],
 ) -> list[str]:
-    """Return the tensors that a kernel writes to; all of them, if its code does not say."""
+    """Return the tensors that a kernel writes to; all, if its code cannot be analyzed."""
     from torch._higher_order_ops.triton_kernel_wrap import identify_mutated_tensors
 
     from torch_xla_ext.launchers.triton.kernel import compiling_for

@@ -40,7 +40,7 @@ from xla_kernels.signature.schema import ArrayType
 
 _THREADS_PER_WARP = 32
 _log = logging.getLogger(__name__)
-# A kernel as @triton.jit, @triton.heuristics or @triton.autotune makes it, or one that is compiled.
+# A kernel of @triton.jit, @triton.heuristics or @triton.autotune, or a compiled one.
 Kernel = Any
 _OPTIONS = (
     *("num_warps", "num_stages", "num_ctas", "maxnreg"),
@@ -125,7 +125,7 @@ def triton_call(
         given = computed(parameters, given, chosen, sharding_rule)
         for layer in layers:
             if type(layer).__name__ == "Heuristics":
-                # Triton calls them with the other arguments, by name.
+                # Triton calls these functions with the other arguments, by name.
                 others = bind_partly(parameters, given, chosen)
                 chosen |= {key: value(others | chosen) for key, value in layer.values.items()}
         arguments = bind(name, parameters, given, aliases, chosen)
@@ -153,7 +153,7 @@ def triton_call(
 
 
 class _Part(NamedTuple):
-    """The part of one device: its arguments, and numbers of blocks."""
+    """One device's part of a call: its arguments and its grid."""
 
     arguments: Arguments
     blocks: tuple[int, int, int]
@@ -163,7 +163,7 @@ class _Call(NamedTuple):
     """A call.
 
     Attributes:
-        parts: those that a device may compute; None if each computes the whole.
+        parts: the parts that a device may compute; None if each computes the whole.
     """
 
     whole: _Part
@@ -341,7 +341,7 @@ def _parameters_of_compiled(
 
 
 class _Constant:
-    """A value that is compiled in, where the caller leaves it out."""
+    """A compiled-in value, for a parameter that the caller omits."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -393,7 +393,7 @@ def _made(kernel: TritonKernel, part: _Part) -> Call:
         module=kernel.cubin,
         digest=kernel.digest,
         kernel=kernel.name,
-        # Like for Triton's own launcher, the grid is given in clusters.
+        # As for Triton's own launcher, the grid counts clusters.
         grid=tuple(b * c for b, c in zip(blocks, kernel.cluster, strict=True)),
         block=(_THREADS_PER_WARP * kernel.num_warps, 1, 1),
         cluster=kernel.cluster,

@@ -1,4 +1,4 @@
-"""torch_xla.experimental.triton: upstream's function, without jaxlib and without two silent errors.
+"""torch_xla.experimental.triton without jaxlib, and without two silent errors of upstream's.
 
 Upstream's version launches every kernel with four warps, whatever it was compiled for, and passes a
 Python float as an fp64 where Triton compiled an fp32. A script that uses it runs here unchanged::
@@ -29,7 +29,7 @@ _TARGET = "triton_kernel_call"
 
 
 class Payload(bytes):
-    """A kernel with its arguments, of which _xla_gpu_custom_call replaces the tensors."""
+    """A kernel with its arguments; _xla_gpu_custom_call replaces the tensors among them."""
 
     kernel: Kernel
     grid: Grid
@@ -90,12 +90,11 @@ def triton_call(
     """Return the payload for torch_xla._XLAC._xla_gpu_custom_call.
 
     Args:
-        args: the kernel's first arguments: tensors, those that it reads before those that it
-            writes, and numbers.
-        kernel: what @triton.jit made.
-        grid: the numbers of blocks, one to three, or a function that makes them of the arguments by
-            name.
-        debug: of upstream's; nothing is printed here.
+        args: the kernel's first arguments: numbers, and tensors, the read ones before the written
+            ones.
+        kernel: a @triton.jit function.
+        grid: one to three numbers of blocks, or a function of the arguments by name.
+        debug: ignored; with upstream's version it prints.
         metaparams: the kernel's constants, and Triton's options.
     """
     parameters = list(inspect.signature(kernel.fn).parameters)
