@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+import train_models
 import train_step
 
 BATCH, LENGTH, STEPS = 2, 16, 5
@@ -18,9 +19,9 @@ BATCH, LENGTH, STEPS = 2, 16, 5
 
 def plain_losses() -> list[float]:
     torch.manual_seed(0)
-    model = train_step.MixtureTiny(LENGTH)
+    model = train_models.MoeTiny(LENGTH)
     model.draw()
-    train_step.in_bfloat16(model)
+    train_models.in_bfloat16(model)
     tokens = torch.randint(model.VOCABULARY, (BATCH, LENGTH + 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     losses = []
@@ -37,7 +38,7 @@ def plain_losses() -> list[float]:
 def test_losses_of_moe_are_those_of_pytorch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    arguments = ("--model=mixture-tiny", f"--batch={BATCH}", f"--length={LENGTH}", "--steps=1")
+    arguments = ("--model=moe-tiny", f"--batch={BATCH}", f"--length={LENGTH}", "--steps=1")
     monkeypatch.setattr(sys, "argv", ["train_step.py", *arguments])
     train_step.main()
     losses = json.loads(capsys.readouterr().out)["losses"]
