@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from unittest import mock
 
 import torch
 import torch_xla
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from vllm.model_executor.layers.fused_moe import FusedMoE, FusedMoEConfig, FusedMoEMethodBase
 from vllm.model_executor.layers.linear import (
     ColumnParallelLinear,
@@ -123,12 +123,21 @@ class Mxfp4MoEMethod(mxfp4.Mxfp4MoEMethod):
         pass
 
 
+class _OnHost(TorchFunctionMode):
+    """Leaves tensors where they are that are sent to CUDA."""
+
+    def __torch_function__(
+        self, function: Callable, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        return args[0] if function is torch.Tensor.cuda else function(*args, **(kwargs or {}))
+
+
 def load_without_cuda(load: Callable[..., object]) -> Callable[..., object]:
     """Return a function that loads weights, which vLLM's sends to CUDA first."""
 
     @functools.wraps(load)
     def load_weights(*args: object, **options: object) -> object:
-        with mock.patch.object(torch.Tensor, "cuda", lambda tensor: tensor):
+        with _OnHost():
             return load(*args, **options)
 
     return load_weights

@@ -404,9 +404,8 @@ class _ColumnsMethod(LinearMethodBase):
     def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
         """Apply the layer; `bias` is None, since the sharded layer has it."""
         (linear,) = layer.sharded
-        return ShardedColumns(
-            linear(x).unflatten(-1, (self._count, sum(self._widths))), self._widths
-        )
+        by_shard = linear(x).unflatten(-1, (self._count, sum(self._widths)))
+        return ShardedColumns(by_shard, self._widths)
 
 
 class _SeparateColumnsMethod(LinearMethodBase):
