@@ -68,20 +68,23 @@ def _multilabel_margin_loss(
 
     PyTorch's decomposition adds the losses of class 0 for each target that is missing.
     """
-    if x.shape != target.shape or x.dim() not in (1, 2) or x.shape[-1] == 0:
+    if x.shape != target.shape or x.dim() > 2 or x.shape[-1:] == (0,):
         raise RuntimeError(
-            "multilabel_margin_loss: expected input and target of one size, [C] or [N, C], but got "
-            f"{list(x.shape)} and {list(target.shape)}"
+            "multilabel_margin_loss: expected input and target of one size, [], [C] or [N, C], but "
+            f"got {list(x.shape)} and {list(target.shape)}"
         )
+    if x.dim() == 0:
+        loss, is_target = _multilabel_margin_loss(x[None], target[None], reduction)
+        return loss, is_target[0]
     classes = x.shape[-1]
     numbers = torch.arange(classes, device=x.device)
     end = torch.where(target == -1, numbers, classes).amin(-1, keepdim=True)
     labels = torch.where(numbers < end, target, -1)
     of_labels = x.gather(-1, labels.clamp(min=0))
     is_target = (labels.unsqueeze(-1) == numbers).any(-2)
-    margins = (1 - of_labels.unsqueeze(-1) + x.unsqueeze(-2)).clamp(min=0) / classes
-    is_counted = (labels >= 0).unsqueeze(-1) & ~is_target.unsqueeze(-2)
-    loss = torch.where(is_counted, margins, 0).sum((-2, -1))
+    margins = 1 - of_labels.unsqueeze(-1) + x.unsqueeze(-2)
+    is_counted = (labels >= 0).unsqueeze(-1) & ~is_target.unsqueeze(-2) & (margins > 0)  # no NaN
+    loss = torch.where(is_counted, margins / classes, 0).sum((-2, -1))
     if reduction:
         loss = loss.mean() if reduction == 1 else loss.sum()
     return loss, is_target.to(x.dtype)
