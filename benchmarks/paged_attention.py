@@ -40,6 +40,7 @@ PARAMETERS = {
     "causal": True,
     "report_out_of_range": False,
     "q_is_float8": False,
+    "max_q_len": 0,
 }
 
 

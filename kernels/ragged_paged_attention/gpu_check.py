@@ -68,6 +68,7 @@ class Kernel:
         arrays = batch.arrays() | {"out": out, "lse": lse, "workspace": workspace}
         params = {"sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0, "v_scale": 1.0}
         params |= {"causal": True, "report_out_of_range": False, "q_is_float8": False}
+        params |= {"max_q_len": 0}
         params |= batch.params
         return self.library.bind(TARGET, arrays, params)
 
