@@ -112,7 +112,8 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
             raise NotImplementedError("fused output quantization")
         if kv_cache.numel() == 0:
             # No constant, about which XLA would think for seconds.
-            return query if output is None else output
+            result = query if output is None else output
+            return result.whole if isinstance(result, Deferred) else result
         is_fp8 = kv_cache.dtype.itemsize == 1
         scales = {}
         if is_fp8:
