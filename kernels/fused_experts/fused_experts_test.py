@@ -179,7 +179,7 @@ def of_blocks(count: int) -> Rounding:
 def rounded_reference(
     tensors: dict[str, torch.Tensor], of_gate_up: Rounding, of_down: Rounding
 ) -> torch.Tensor:
-    """As `reference`, with the inputs of both products rounded."""
+    """Compute `reference` with the inputs of both products rounded."""
     rows = []
     for token, row in enumerate(tensors["x"].double()):
         total = torch.zeros(WIDE, dtype=torch.float64)

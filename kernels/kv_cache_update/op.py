@@ -200,7 +200,7 @@ def rope_kv_pages_update(
     It takes the result of a layer that computes all three. The position is encoded as in Su et
     al., "RoFormer", 2021, where element i of a head is rotated with element
     ``i + rotary_dim // 2``; the elements behind the first rotary_dim are left as they are.
-    Products and sums are float32.
+    Products and sums are float32. On an XLA device the cache is not copied; on others it is.
 
     Args:
         qkv: [num_tokens, shards, heads, head_dim], float16, bfloat16 or float32: of each shard the

@@ -126,10 +126,9 @@ class XlaGpuScheduler(AsyncScheduler):
         """Return the next step; an empty one if it has to wait for the tokens of another."""
         waits_for_drafts = self._drafter is not None and self._computed_now > 0
         # The device has the tokens of the step before only.
-        waits_for_others = any(map(self._needs_an_older_step, self.running)) or any(
-            # It begins anew from the tokens that the host knows.
-            r.status == RequestStatus.PREEMPTED and r.num_output_placeholders
-            for r in self.waiting
+        waits_for_others = self._computed_now > 1 and (
+            any(map(self._needs_an_older_step, self.running))
+            or any(map(_begins_anew_too_early, self.waiting))
         )
         if self._need_their_tokens:
             unfinished = (r for r in self._need_their_tokens if not r.is_finished())
@@ -238,6 +237,11 @@ def _allocate_slots(
     if is_plain and request.num_computed_tokens % page_size:
         return no_pages
     return allocate(request, num_new_tokens, *args, **options)
+
+
+def _begins_anew_too_early(request: Request) -> bool:
+    """Return whether the host does not know all tokens of a preempted request yet."""
+    return request.status == RequestStatus.PREEMPTED and request.num_output_placeholders > 0
 
 
 def _needs_its_tokens(request: Request) -> bool:
