@@ -254,6 +254,26 @@ def test_layers(
     assert llm.apply_model(compare) == [of_each_layer * reference.config.num_hidden_layers]
 
 
+def errors_of_experts(
+    llm: LLM, reference: nn.Module, unrounded: nn.Module, dtype: torch.dtype
+) -> list[float]:
+    """The relative errors of an MoE layer's results, to those of two models of transformers."""
+
+    def compare(served: nn.Module) -> list[float]:
+        x = torch.randn(16, served.config.hidden_size, generator=generator).to(dtype)
+        result = served.model.layers[1].mlp(x.to("xla")).cpu().double()
+        rights = [
+            each.model.layers[1].mlp(x[None])[0][0].double() for each in (reference, unrounded)
+        ]
+        return [((result - right).norm() / right.norm()).item() for right in rights]
+
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        (errors,) = llm.apply_model(compare)
+    print(f"relative error {errors[0]}, of the rounding {errors[1]}")
+    return errors
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_experts(kind: Callable[..., Checkpoint], models: Path, tmp_path: Path) -> None:
     """An MoE layer computes what its rounded weights and inputs demand."""
@@ -269,18 +289,7 @@ def test_experts(kind: Callable[..., Checkpoint], models: Path, tmp_path: Path) 
     reference, _ = change(load(model, dtype if kind is online else torch.float32), kind)
     reference, unrounded = reference.to(dtype), load(model, dtype)
 
-    def compare(served: nn.Module) -> tuple[float, float]:
-        x = torch.randn(16, served.config.hidden_size, generator=generator).to(dtype)
-        result = served.model.layers[1].mlp(x.to("xla")).cpu().double()
-        rights = (
-            each.model.layers[1].mlp(x[None])[0][0].double() for each in (reference, unrounded)
-        )
-        return tuple(((result - right).norm() / right.norm()).item() for right in rights)
-
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        ((error, rounding),) = llm.apply_model(compare)
-    print(f"relative error {error}, of the rounding {rounding}")
+    error, rounding = errors_of_experts(llm, reference, unrounded, dtype)
     assert error < (2e-3 if dtype == torch.float32 else 1e-2)
     assert rounding > 2e-2
 
@@ -309,20 +318,11 @@ def test_experts_in_mxfp4(models: Path, tmp_path: Path) -> None:
     reference = reference.to(torch.bfloat16)
     llm = start(str(path), torch.bfloat16, max_num_batched_tokens=16)
 
-    def compare(served: nn.Module) -> tuple[float, float]:
-        x = torch.randn(16, served.config.hidden_size, generator=generator).bfloat16()
-        layer = served.model.layers[1].mlp
-        assert {part.weight.dtype for part in layer.experts.sharded} == {torch.uint8}
-        result = layer(x.to("xla")).cpu().double()
-        rights = (
-            each.model.layers[1].mlp(x[None])[0][0].double() for each in (reference, unrounded)
-        )
-        return tuple(((result - right).norm() / right.norm()).item() for right in rights)
+    def weight_dtypes(served: nn.Module) -> set[torch.dtype]:
+        return {part.weight.dtype for part in served.model.layers[1].mlp.experts.sharded}
 
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        ((error, rounding),) = llm.apply_model(compare)
-    print(f"relative error {error}, of the rounding {rounding}")
+    assert llm.apply_model(weight_dtypes) == [{torch.uint8}]
+    error, rounding = errors_of_experts(llm, reference, unrounded, torch.bfloat16)
     assert error < 1e-2 < 5e-2 < rounding
 
 
