@@ -62,6 +62,19 @@ def test_what_is_not_needed_is_still_donated(device: torch.device) -> None:
     assert y.tolist() == [2] * 4
 
 
+def test_a_value_that_two_tensors_have(device: torch.device) -> None:
+    """A line search of LBFGS copies the parameters back, and goes on from there."""
+    weight, saved = torch.ones(4, device=device), torch.full((4,), 2.0, device=device)
+    torch_xla.sync()
+    weight.copy_(saved)
+    torch_xla.sync()  # Now both have one buffer.
+    for step in range(1, 3):
+        weight.add_(1)
+        torch_xla.sync()
+        assert weight.tolist() == [2 + step] * 4
+        assert saved.tolist() == [2] * 4
+
+
 def _buffer(tensor: torch.Tensor) -> int:
     return torch_xla._XLAC._unsafe_buffer_pointer(tensor)
 

@@ -87,6 +87,41 @@ bool AnotherThreadTraces(
   });
 }
 
+// Those of `parameters`, which are old values of `computed`, that are also the
+// value of another tensor: `x.copy_(y)` gives both one buffer.
+std::unordered_set<const torch::lazy::BackendData*> SharedValues(
+    const std::vector<size_t>& donors,
+    const std::vector<torch::lazy::BackendDataPtr>& parameters,
+    const torch::lazy::BackendDevice& device,
+    const std::vector<torch_xla::XLATensorPtr>& computed) {
+  using DeviceDataInfo = torch::lazy::LazyGraphExecutor::DeviceDataInfo;
+  std::unordered_set<const torch::lazy::LazyTensor::Data*> replaced;
+  std::unordered_set<int64_t> ids;
+  for (const auto& tensor : computed) {
+    replaced.insert(tensor->data().get());
+    ids.insert(tensor->data()->alias_id);
+  }
+  std::unordered_set<const torch::lazy::BackendData*> old;
+  for (const size_t donor : donors) {
+    // The other donors are tensors whose buffers the program gives away.
+    const auto* info =
+        static_cast<const DeviceDataInfo*>(parameters[donor]->info());
+    if (info != nullptr && ids.count(info->tensor_id) != 0) {
+      old.insert(parameters[donor].get());
+    }
+  }
+  std::unordered_set<const torch::lazy::BackendData*> shared;
+  auto* const executor = torch_xla::XLAGraphExecutor::Get();
+  for (const auto& tensor : executor->GetLiveTensors(&device)) {
+    const auto& data = tensor->data();
+    if (data->handle != nullptr && old.count(data->handle.get()) != 0 &&
+        replaced.count(data.get()) == 0) {
+      shared.insert(data->handle.get());
+    }
+  }
+  return shared;
+}
+
 }  // namespace
 
 void SetAliases(torch_xla::LoweringContext* context,
@@ -173,7 +208,8 @@ std::vector<size_t> FreeDonors(
   }
   std::unordered_set<const torch::lazy::BackendData*> data;
   for (const size_t donor : donors) data.insert(parameters[donor].get());
-  const auto read = ReadByPendingValues(data, device, computed);
+  auto read = ReadByPendingValues(data, device, computed);
+  read.merge(SharedValues(donors, parameters, device, computed));
   donors.erase(std::remove_if(donors.begin(), donors.end(),
                               [&](size_t donor) {
                                 return read.count(parameters[donor].get()) != 0;

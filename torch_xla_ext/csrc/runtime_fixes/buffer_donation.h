@@ -53,6 +53,9 @@ std::unordered_set<const torch::lazy::BackendData*> ReadByPendingValues(
 //
 //   y = s * 2; s.add_(1); compiled(s)  # y still reads the old s
 //
+// Two tensors may have one value: after `s.copy_(y)`, an `s.add_(1)` must leave
+// it to y.
+//
 // Nor is anything donated if another thread was the last to read one of the
 // values, or once threads have computed a device's tensors in turns: an
 // operation that another thread is tracing is in no tensor yet.
