@@ -73,3 +73,11 @@ def test_gradients_where_the_slope_changes(name: str) -> None:
     _, found = value_and_gradient(activation, x.to("xla"), grad.to("xla"))
     torch.testing.assert_close(found.cpu(), expected, equal_nan=True)
     torch_xla.sync()
+
+
+@pytest.mark.parametrize("eps", [None, 0.0, 0.1, -1.0])
+def test_logit_outside_of_its_domain(eps: float | None) -> None:
+    """The upstream kernel is NaN there, also of numbers that it clamps."""
+    x = torch.tensor([-3.0, -0.0, 0.05, 0.5, 0.97, 1.0, 7.0, float("inf"), float("-inf")])
+    found = torch.logit(x.to("xla"), eps).cpu()
+    torch.testing.assert_close(found, torch.logit(x, eps), equal_nan=True)

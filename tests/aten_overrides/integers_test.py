@@ -93,3 +93,39 @@ def test_shifts(dtype: torch.dtype) -> None:
     check(lambda a: a.clone().__irshift__(1), numbers(dtype))
     check(lambda a: a.clone().__ilshift__(1), numbers(dtype))
     check(lambda a, by: a[:, None] >> by.long(), numbers(dtype), by)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_powers(dtype: torch.dtype) -> None:
+    """XLA computes with an exponent's last six bits."""
+    ends = torch.iinfo(dtype)
+    base = numbers(dtype)
+    exponents = torch.tensor([0, 1, 5, 63, 64, 65, 97, 127, ends.max - 1, ends.max], dtype=dtype)
+    check(lambda a, b: a[:, None] ** b, base, exponents)
+    check(lambda a, b: a[:, None] ** b, base, exponents.to(torch.uint8))
+    check(lambda b: 3**b, exponents)
+    for exponent in (2, 63, 64, 97, ends.max):
+        check(lambda a, exponent=exponent: a**exponent, base)
+
+
+@pytest.mark.parametrize(
+    "name, operator",
+    [
+        ("add", torch.add),
+        ("sub", torch.sub),
+        ("rsub", torch.rsub),
+        ("mul", torch.mul),
+        ("pow", torch.pow),
+        ("fmod", torch.fmod),
+        ("lt", torch.lt),
+        ("ge", torch.ge),
+        ("eq", torch.eq),
+    ],
+)
+def test_signed_and_unsigned_bytes(name: str, operator: Callable[..., torch.Tensor]) -> None:
+    """The upstream kernels take -1 beside a uint8 for 255."""
+    signed = torch.tensor([-128, -7, -1, 0, 1, 7, 127], dtype=torch.int8)
+    unsigned = torch.tensor([1, 2, 3, 255, 200, 5, 127], dtype=torch.uint8)
+    check(operator, signed, unsigned)
+    if name != "fmod":  # by 0
+        check(operator, unsigned, signed)

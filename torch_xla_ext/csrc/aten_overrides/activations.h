@@ -3,6 +3,7 @@
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_ACTIVATIONS_H_
 
 #include <cstdint>
+#include <optional>
 #include <tuple>
 
 #include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
@@ -76,6 +77,12 @@ inline at::Tensor SoftplusBackward(const at::Tensor& grad_output,
   const at::Tensor scaled = at::mul(self, beta);
   return at::where(at::gt(scaled, threshold), grad_output,
                    at::mul(grad_output, at::sigmoid(scaled)));
+}
+
+// The upstream kernel is NaN outside of [0, 1], also where `eps` clamps.
+inline at::Tensor Logit(const at::Tensor& self, std::optional<double> eps) {
+  if (!eps || *eps < 0) return Upstream::logit(self, std::nullopt);
+  return Upstream::logit(at::clamp(self, *eps, 1 - *eps), std::nullopt);
 }
 
 // NaN stays NaN, which the upstream kernels of these three replace.

@@ -196,6 +196,11 @@ inline at::Tensor DivTensor(const at::Tensor& self, const at::Tensor& other) {
   return DivTensorMode(self, other, std::nullopt);
 }
 
+inline at::Tensor RsubTensor(const at::Tensor& self, const at::Tensor& other,
+                             const at::Scalar& alpha) {
+  return at::sub(other, self, alpha);
+}
+
 inline at::Tensor FloorDivide(const at::Tensor& self, const at::Tensor& other) {
   return DivTensorMode(self, other, "floor");
 }
@@ -209,6 +214,8 @@ inline constexpr auto kUpstreamRemainder =
 inline at::Tensor RemainderTensor(const at::Tensor& self,
                                   const at::Tensor& other) {
   const at::ScalarType dtype = CommonType(self, other);
+  TORCH_CHECK(dtype != at::kBool && !at::isComplexType(dtype),
+              "remainder: not implemented for '", dtype, "'");
   if (!at::isFloatingType(dtype)) {
     return OfCommonType<kUpstreamRemainder>(self, other);
   }
@@ -223,20 +230,40 @@ inline at::Tensor RemainderScalar(const at::Tensor& self,
   return RemainderTensor(self, at::native::wrapped_scalar_tensor(other));
 }
 
+// `base` to the power of `exponent`, which are of one type of integers. XLA
+// computes with an exponent's last six bits.
+inline at::Tensor PowerOfIntegers(const at::Tensor& base,
+                                  const at::Tensor& exponent) {
+  constexpr int kDigit = 6;
+  const at::ScalarType type = base.scalar_type();
+  const int num_bits = static_cast<int>(8 * base.element_size());
+  at::Tensor factor = base, rest = exponent.to(at::kLong), power;
+  for (int bit = 0; bit < num_bits; bit += kDigit) {
+    const at::Tensor digit = at::bitwise_and(rest, (1 << kDigit) - 1).to(type);
+    const at::Tensor part = Upstream::pow(factor, digit);
+    power = bit == 0 ? part : at::mul(power, part);
+    for (int i = 0; i < kDigit; ++i) factor = at::mul(factor, factor);
+    rest = at::bitwise_right_shift(rest, kDigit);
+  }
+  return power;
+}
+
 // To the upstream kernels, a negative power of an integer is 0, also of 1 and
 // -1.
 inline at::Tensor PowTensor(const at::Tensor& base, const at::Tensor& times) {
   CommonType(base, times);  // the upstream kernel ends the process
-  const at::Tensor power =
-      Matched<at::Tensor(const at::Tensor&, const at::Tensor&),
-              &Upstream::pow>::Call(base, times);
+  at::Tensor power = Matched<at::Tensor(const at::Tensor&, const at::Tensor&),
+                             &Upstream::pow>::Call(base, times);
   if (!at::isIntegralType(power.scalar_type(), /*includeBool=*/false)) {
     return power;
   }
-  const at::Tensor self =
-      OperandOnDevice(base, power.options().dtype(base.scalar_type()));
-  const at::Tensor exponent =
-      OperandOnDevice(times, power.options().dtype(times.scalar_type()));
+  const at::Tensor self = OperandOnDevice(base, power.options());
+  const at::Tensor exponent = OperandOnDevice(times, power.options());
+  const bool is_short =
+      times.is_cpu() && times.dim() == 0 && times.item<int64_t>() < 64;
+  if (!is_short) {
+    power = PowerOfIntegers(self, exponent);
+  }
   const at::Tensor is_odd = at::ne(at::remainder(exponent, 2), 0);
   const at::Tensor is_negative = at::logical_or(
       at::eq(self, 1),
@@ -262,7 +289,10 @@ inline at::Tensor PowOfScalar(const at::Scalar& self,
 inline at::Tensor PowByNumber(const at::Tensor& self,
                               const at::Scalar& exponent) {
   if (!exponent.isFloatingPoint() || self.is_complex()) {
-    return Upstream::pow(self, exponent);
+    const bool is_long = exponent.isIntegral(/*includeBool=*/false) &&
+                         exponent.toLong() > 63 && IsInteger(self);
+    return is_long ? PowTensor(self, at::scalar_tensor(exponent, at::kLong))
+                   : Upstream::pow(self, exponent);
   }
   if (exponent.toDouble() == 0.5) return at::sqrt(self);
   if (exponent.toDouble() == -0.5) return at::rsqrt(self);

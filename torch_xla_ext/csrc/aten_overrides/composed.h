@@ -86,6 +86,11 @@ inline at::Tensor Einsum(std::string_view equation, at::TensorList tensors,
   return Upstream::einsum(equation, tensors, path);
 }
 
+// PyTorch has no functionalization of it.
+inline at::Tensor& Polygamma_(at::Tensor& self, int64_t n) {
+  return self.copy_(at::polygamma(n, self));
+}
+
 }  // namespace torch_xla_ext::aten_overrides
 
 #endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_COMPOSED_H_

@@ -59,6 +59,7 @@ void RegisterForXla(torch::Library& library) {
   m.impl("hardswish_backward", kFloat32<&HardswishBackward>);
   m.impl("leaky_relu", kFloat32<&Upstream::leaky_relu>);
   m.impl("leaky_relu_backward", kFloat32<&Upstream::leaky_relu_backward>);
+  m.impl("logit", kFloat32<&Logit>);
   m.impl("log_sigmoid_backward", kFloat32<&LogSigmoidBackward>);
   m.impl("log_sigmoid_forward", kFloat32<&LogSigmoidForward>);
   m.impl("mish", kFloat32<&Upstream::mish>);
@@ -153,6 +154,7 @@ void RegisterForXla(torch::Library& library) {
   m.impl("div.Tensor", DivTensor);
   m.impl("div.Tensor_mode", DivTensorMode);
   m.impl("floor_divide", FloorDivide);
+  m.impl("rsub.Tensor", RsubTensor);
   // factories.h
   m.impl("_new_zeros_with_same_feature_meta", NewZerosWithSameFeatureMeta);
   m.impl("new_empty_strided", NewEmptyStrided);
@@ -418,6 +420,7 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("flatten.using_ints", Flatten);
   m.impl("ravel", Ravel);
   m.impl("reshape", Reshape);
+  m.impl("stft", Stft);
   // views.h
   m.impl("detach", TORCH_FN(Detach));
   m.impl("fill_diagonal_", FillDiagonal_);
@@ -432,6 +435,8 @@ void RegisterViews(torch::Library& m) {
 void RegisterForFunctionalization(torch::Library& m) {
   // factories.h
   RegisterFactories(m);
+  // composed.h
+  m.impl("polygamma_", Polygamma_);
   // foreach.h
   RegisterForeach(m);
   // views.h

@@ -180,7 +180,8 @@ inline at::Device DeviceOf(const at::Tensor& self, const at::Tensor& other) {
 //
 // Integers stay as they are: the upstream kernels promote them as PyTorch does,
 // but compare an int8 with 300 itself, where PyTorch compares it with 300 -
-// 256.
+// 256. They also take an int8 beside a uint8 for a uint8, so that -1 is 255:
+// PyTorch computes with both as int16.
 template <typename Function, Function* kKernel>
 struct Matched;
 
@@ -217,7 +218,9 @@ struct Matched<at::Tensor(const at::Tensor&, const at::Tensor&, Others...),
   }
 
   static at::Tensor Operand(const at::Tensor& tensor, at::ScalarType dtype) {
-    const bool is_unchanged = IsInteger(tensor) || dtype == at::kComplexHalf;
+    const bool is_byte = dtype == at::kShort && tensor.element_size() == 1;
+    const bool is_unchanged =
+        (IsInteger(tensor) && !is_byte) || dtype == at::kComplexHalf;
     return is_unchanged ? tensor : tensor.to(dtype);
   }
 };

@@ -216,6 +216,7 @@ struct XLANativeFunctions {
                              std::optional<bool> pin_memory);
   static at::Tensor log10(const at::Tensor& self);
   static at::Tensor log2(const at::Tensor& self);
+  static at::Tensor logit(const at::Tensor& self, std::optional<double> eps);
   static at::Tensor lt(const at::Tensor& self, const at::Tensor& other);
   static std::tuple<at::Tensor, at::Tensor> max(const at::Tensor& self,
                                                 int64_t dim, bool keepdim);
