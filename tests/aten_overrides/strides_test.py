@@ -183,3 +183,13 @@ def test_steps_through_a_view_that_is_not_row_major() -> None:
     windows = y.t().contiguous().as_strided((3, 2), (3, 1))
     assert windows.tolist() == x.t().contiguous().as_strided((3, 2), (3, 1)).tolist()
     assert y[1:].as_strided((2, 2), (4, 1)).tolist() == x[1:, :2].tolist()
+
+
+def test_a_spectrum_of_one_channel() -> None:
+    """PyTorch's stft steps through the signal by its strides."""
+    x = torch.linspace(-1, 2, 64).view(32, 2).square()
+    found, wanted = (
+        torch.stft(y[:, 0], 8, center=False, window=torch.hann_window(8).to(y), return_complex=True)
+        for y in (x.to("xla"), x)
+    )
+    torch.testing.assert_close(found.cpu(), wanted)

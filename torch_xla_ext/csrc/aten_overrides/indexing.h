@@ -210,7 +210,8 @@ inline at::Tensor AsStridedScatter(const at::Tensor& self,
     return OnCpu<at::_ops::as_strided_scatter>(self, src, size, stride,
                                                storage_offset);
   }
-  return Upstream::as_strided_scatter(self, src, size, stride, storage_offset);
+  return Upstream::as_strided_scatter(self, src.to(self.scalar_type()), size,
+                                      stride, storage_offset);
 }
 
 // A view of the diagonals of `self` as a slice: dimensions `dim1` and `dim2` as
@@ -276,7 +277,8 @@ inline at::Tensor DiagonalCopy(const at::Tensor& self, int64_t offset,
 
 inline at::Tensor DiagonalScatter(const at::Tensor& self, const at::Tensor& src,
                                   int64_t offset, int64_t dim1, int64_t dim2) {
-  return Diagonals(self.sizes(), offset, dim1, dim2).Write(self, src);
+  return Diagonals(self.sizes(), offset, dim1, dim2)
+      .Write(self, src.to(self.scalar_type()));
 }
 
 inline at::Tensor DiagonalBackward(const at::Tensor& grad_output,
@@ -433,7 +435,7 @@ inline at::Tensor SliceScatter(const at::Tensor& base,
                                const at::Tensor& mutated_view, int64_t dim,
                                std::optional<int64_t> start,
                                std::optional<int64_t> end, int64_t step) {
-  return Upstream::slice_scatter(base, mutated_view, dim,
+  return Upstream::slice_scatter(base, mutated_view.to(base.scalar_type()), dim,
                                  SliceBound(base, dim, start),
                                  SliceBound(base, dim, end), step);
 }

@@ -132,6 +132,19 @@ inline at::Tensor Contiguous(const at::Tensor& self,
              : at::clone(self, memory_format);
 }
 
+// PyTorch's function steps through the signal by its strides.
+inline at::Tensor Stft(const at::Tensor& self, int64_t n_fft,
+                       std::optional<int64_t> hop_length,
+                       std::optional<int64_t> win_length,
+                       const std::optional<at::Tensor>& window, bool normalized,
+                       std::optional<bool> onesided,
+                       std::optional<bool> return_complex,
+                       std::optional<bool> align_to_window) {
+  return at::native::stft(Contiguous(self, at::MemoryFormat::Contiguous), n_fft,
+                          hop_length, win_length, window, normalized, onesided,
+                          return_complex, align_to_window);
+}
+
 // at::ravel asks PyTorch's method.
 inline at::Tensor Ravel(const at::Tensor& self) {
   return Contiguous(self, at::MemoryFormat::Contiguous).view(-1);
