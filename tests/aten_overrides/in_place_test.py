@@ -23,20 +23,32 @@ def _binary(name: str) -> Operator:
     return lambda x, y: getattr(x, name + "_")(y)
 
 
-OF_TWO: dict[str, Operator] = {
-    name: _binary(name)
-    for name in ("add", "atan2", "div", "fmod", "mul", "remainder", "sub", *COMPARISONS)
-} | {
-    "addcdiv": lambda x, y: x.addcdiv_(y, y + 2, value=0.5),
-    "addcmul": lambda x, y: x.addcmul_(y, y, value=0.5),
-    "clamp_max": lambda x, y: x.clamp_max_(y),
-    "clamp_min": lambda x, y: x.clamp_min_(y),
-    "clamp tensor": lambda x, y: x.clamp_(y, y + 1),
-    "div floor": lambda x, y: x.div_(y, rounding_mode="floor"),
-    "lerp": lambda x, y: x.lerp_(y, 0.3),
-    "lerp back": lambda x, y: x.lerp_(y, 0.7),
-    "lerp tensor": lambda x, y: x.lerp_(y, y),
-}
+OF_TWO: dict[str, Operator] = (
+    {
+        name: _binary(name)
+        for name in re.findall(
+            r"\w+",
+            "add atan2 copysign div floor_divide fmod heaviside hypot igamma igammac mul "
+            "nextafter pow remainder sub xlogy",
+        )
+        + list(COMPARISONS)
+    }
+    | {
+        name: lambda x, y, name=name: getattr((x * 9).int(), name + "_")((y * 9).int())
+        for name in ("bitwise_and", "bitwise_left_shift", "bitwise_or", "bitwise_xor", "gcd", "lcm")
+    }
+    | {
+        "addcdiv": lambda x, y: x.addcdiv_(y, y + 2, value=0.5),
+        "addcmul": lambda x, y: x.addcmul_(y, y, value=0.5),
+        "clamp_max": lambda x, y: x.clamp_max_(y),
+        "clamp_min": lambda x, y: x.clamp_min_(y),
+        "clamp tensor": lambda x, y: x.clamp_(y, y + 1),
+        "div floor": lambda x, y: x.div_(y, rounding_mode="floor"),
+        "lerp": lambda x, y: x.lerp_(y, 0.3),
+        "lerp back": lambda x, y: x.lerp_(y, 0.7),
+        "lerp tensor": lambda x, y: x.lerp_(y, y),
+    }
+)
 OF_NUMBERS: dict[str, Operator] = {
     "clamp": lambda x: x.clamp_(0.2, 0.8),
     "clamp_max": lambda x: x.clamp_max_(0.5),
@@ -45,6 +57,10 @@ OF_NUMBERS: dict[str, Operator] = {
     "gelu": lambda x: torch.ops.aten.gelu_(x),
     "leaky_relu": lambda x: torch.nn.functional.leaky_relu_(x),
     "addmm": lambda x: x.addmm_(x + 1, x * 2),
+    "addr": lambda x: x.addr_(x[0] * 1, x[1] * 1),
+    "masked_scatter": lambda x: x.masked_scatter_(x[:1] > 0.5, x * 2),
+    "polygamma": lambda x: x.polygamma_(2),
+    "polygamma of a view": lambda x: x.t()[1:].polygamma_(1),
     "addmv": lambda x: x[0].addmv_(x + 1, x[1] * 2),
     "baddbmm": lambda x: x[None].baddbmm_(x[None] + 1, x[None] * 2),
 } | {f"{name} number": lambda x, name=name: getattr(x, name + "_")(0.5) for name in COMPARISONS}

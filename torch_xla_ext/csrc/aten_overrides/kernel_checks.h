@@ -26,6 +26,14 @@ inline void CheckSameType(const char* name, const at::Tensor& a,
               a.scalar_type(), " != ", b.scalar_type());
 }
 
+inline void CheckProduct(const char* name, const at::Tensor& a,
+                         const at::Tensor& b) {
+  CheckSameType(name, a, b);
+  TORCH_CHECK(a.scalar_type() != at::kBool, name,
+              ": not implemented for 'Bool': convert the tensors to integers "
+              "or to a floating-point dtype");
+}
+
 // Of a product. torch_xla.experimental.xla_quantized_matmul multiplies floats
 // by int8, which XLA does as the weight's values say.
 inline void CheckFactors(const char* name, const at::Tensor& a,
@@ -35,7 +43,7 @@ inline void CheckFactors(const char* name, const at::Tensor& a,
     return weight.scalar_type() == at::kChar && other.is_floating_point();
   };
   if (is_quantized(a, b) || is_quantized(b, a)) return;
-  CheckSameType(name, a, b);
+  CheckProduct(name, a, b);
 }
 
 // `kMeta` of operators that PyTorch's kernels compute of no integers.
@@ -65,7 +73,8 @@ struct OfReals<kMeta, Result (*)(Args...)> {
   }
 };
 
-// `kMeta` of operators that PyTorch's kernels compute of no booleans.
+// `kMeta` of operators that PyTorch's kernels compute of neither booleans nor
+// complex numbers.
 template <auto kMeta, typename Function = decltype(kMeta)>
 struct OfNumbers;
 
@@ -75,6 +84,7 @@ struct OfNumbers<kMeta, Result (*)(const at::Tensor&, Args...)> {
     kMeta(self, args...);
     TORCH_CHECK(self.scalar_type() != at::kBool,
                 "not implemented for 'Bool': convert the tensor to integers");
+    TORCH_CHECK(!self.is_complex(), "not implemented for complex numbers");
   }
 };
 
@@ -82,6 +92,12 @@ inline void CheckFractions(const char* name, const at::Tensor& self) {
   TORCH_CHECK(!at::isIntegralType(self.scalar_type(), /*includeBool=*/true),
               name, ": not implemented for '", self.scalar_type(),
               "': convert the tensor to a floating-point dtype");
+}
+
+inline void CheckGelu(const at::Tensor& self, std::string_view approximate) {
+  CheckFractions("gelu", self);
+  TORCH_CHECK(approximate == "none" || approximate == "tanh",
+              "approximate argument must be either none or tanh.");
 }
 
 inline void CheckOneFraction(const at::Tensor& self) {
@@ -134,11 +150,35 @@ inline void CheckShift(const at::Tensor& self, const at::Tensor& other) {
               "shift: not implemented for '", type, "'");
 }
 
+inline void CheckRsubOfNumber(const at::Tensor& self, const at::Scalar& other,
+                              const at::Scalar&) {
+  TORCH_CHECK(self.scalar_type() != at::kBool,
+              "Subtraction, the `-` operator, with a bool tensor is not "
+              "supported. If you are trying to invert a mask, use the `~` or "
+              "`logical_not()` operator instead.");
+}
+
+inline void CheckAbs(const at::Tensor& self) {
+  TORCH_CHECK(self.scalar_type() != at::kBool, "abs: not implemented for '",
+              self.scalar_type(), "'");
+}
+
 inline void CheckShiftByNumber(const at::Tensor& self,
                                const at::Scalar& other) {
   const at::ScalarType type = at::result_type(self, other);
   TORCH_CHECK(at::isIntegralType(type, /*includeBool=*/false),
               "shift: not implemented for '", type, "'");
+}
+
+inline void CheckBitwiseShift(const at::Tensor& self, const at::Tensor& other) {
+  at::meta::bitwise_left_shift(self, other);
+  CheckShift(self, other);
+}
+
+inline void CheckBitwiseNot(const at::Tensor& self) {
+  at::meta::bitwise_not(self);
+  TORCH_CHECK(at::isIntegralType(self.scalar_type(), /*includeBool=*/true),
+              "bitwise_not: not implemented for '", self.scalar_type(), "'");
 }
 
 inline void CheckSizes(c10::SymIntArrayRef sizes) {
@@ -329,14 +369,14 @@ inline void CheckMv(const at::Tensor& self, const at::Tensor& vec) {
   TORCH_CHECK(self.dim() == 2 && vec.dim() == 1 && self.size(1) == vec.size(0),
               "size mismatch, got input (", self.sizes(), "), vec (",
               vec.sizes(), ")");
-  CheckSameType("mv", self, vec);
+  CheckProduct("mv", self, vec);
 }
 
 inline void CheckDot(const at::Tensor& self, const at::Tensor& other) {
   TORCH_CHECK(self.dim() == 1 && other.dim() == 1,
               "1D tensors expected, but got ", self.dim(), "D and ",
               other.dim(), "D tensors");
-  CheckSameType("dot", self, other);
+  CheckProduct("dot", self, other);
   TORCH_CHECK(self.numel() == other.numel(),
               "inconsistent tensor size, expected tensor [", self.numel(),
               "] and src [", other.numel(),
@@ -347,7 +387,7 @@ inline void CheckAddmm(const at::Tensor& self, const at::Tensor& a,
                        const at::Tensor& b, const at::Scalar& beta,
                        const at::Scalar& alpha) {
   at::meta::addmm(self, a, b, beta, alpha);
-  CheckSameType("addmm", a, b);
+  CheckProduct("addmm", a, b);
   CheckSameType("addmm", self, a);
 }
 
@@ -355,7 +395,7 @@ inline void CheckBaddbmm(const at::Tensor& self, const at::Tensor& a,
                          const at::Tensor& b, const at::Scalar& beta,
                          const at::Scalar& alpha) {
   at::meta::baddbmm(self, a, b, beta, alpha);
-  CheckSameType("baddbmm", a, b);
+  CheckProduct("baddbmm", a, b);
   CheckSameType("baddbmm", self, a);
 }
 
@@ -433,13 +473,14 @@ inline void CheckKthvalue(const at::Tensor& self, c10::SymInt k, int64_t dim,
               "kthvalue: not implemented for '", self.scalar_type(), "'");
 }
 
-inline void CheckRoll(const at::Tensor&, c10::SymIntArrayRef shifts,
+inline void CheckRoll(const at::Tensor& self, c10::SymIntArrayRef shifts,
                       at::IntArrayRef dims) {
   TORCH_CHECK(!shifts.empty(), "`shifts` required");
   TORCH_CHECK(
       shifts.size() == dims.size() || (dims.empty() && shifts.size() == 1),
       "shifts and dimensions must align. shifts: ", shifts.size(),
       ", dims:", dims.size());
+  for (const int64_t dim : dims) at::maybe_wrap_dim(dim, self.dim());
 }
 
 inline void CheckTrace(const at::Tensor& self) {

@@ -30,6 +30,20 @@ inline bool IsOut(const c10::Argument& argument) {
          argument.alias_info()->isWrite();
 }
 
+// Whether `out` is one of the operands, too, which is not resized.
+inline bool IsAmong(const at::ArrayRef<c10::IValue>& inputs,
+                    const at::Tensor& out) {
+  return std::any_of(inputs.begin(), inputs.end(), [&](const auto& input) {
+    return input.isTensor() && input.toTensor().defined() &&
+           input.toTensor().is_same(out);
+  });
+}
+
+inline void CheckSizesOfOperand(at::IntArrayRef own, at::IntArrayRef result) {
+  TORCH_CHECK(own == result, "output with shape ", own,
+              " doesn't match the broadcast shape ", result);
+}
+
 // The arguments of a call as meta tensors, or nothing if they need no check:
 // `out=` is on another device, sizes are not known, all tensors have one dtype,
 // which is not of integers, or there is no tensor but `out=`, whose dtype then
@@ -61,6 +75,10 @@ inline std::optional<torch::jit::Stack> DescribedCall(
       if (!IsToBeChecked(tensor)) return std::nullopt;
       if (IsOut(arguments[i]) && tensor.defined() && !tensor.device().is_xla())
         return std::nullopt;
+      is_to_be_checked |=
+          IsOut(arguments[i]) &&
+          IsAmong(torch::jit::last(stack, arguments.size()).slice(0, i),
+                  tensor);
       // Of integers, the result may be floats.
       is_to_be_checked |=
           IsOut(arguments[i]) && tensor.defined() &&
@@ -118,6 +136,16 @@ inline void CheckOut(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     if (dtype.isNone() && out.defined()) dtype = out.scalar_type();
   }
   if (auto described = DescribedCall(op, *stack)) {
+    const size_t count = described->size();
+    const auto arguments = torch::jit::last(*stack, count);
+    torch::jit::Stack operands;  // that are `out=`, too
+    for (size_t i = 0; i < count; ++i) {
+      if (!IsOut(op.schema().arguments()[i])) continue;
+      if (IsAmong(arguments.slice(0, i), arguments[i].toTensor())) {
+        operands.push_back((*described)[i]);
+        operands.push_back(arguments[i]);
+      }
+    }
     const at::AutoDispatchSkipFunctionalize guard;
     // Such as that of torch.compile, which would meet tensors that are not its.
     const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::DispatchKeySet(
@@ -129,6 +157,10 @@ inline void CheckOut(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                          &*described);
     } catch (const c10::NotImplementedError&) {
       // Of meta tensors it is not known.
+    }
+    for (size_t i = 0; i < operands.size(); i += 2) {
+      CheckSizesOfOperand(operands[i + 1].toTensor().sizes(),
+                          operands[i].toTensor().sizes());
     }
   }
   FunctionalizedOuts().at(op.operator_name()).callBoxed(op, keys, stack);
@@ -156,6 +188,9 @@ inline bool IsOfResultDtype(const c10::OperatorHandle& op) {
       "aten::cummax",
       "aten::cummin",
       "aten::frexp",
+      "aten::gelu",
+      "aten::hardshrink",
+      "aten::heaviside",
       "aten::histc",
       "aten::histogram",
       "aten::index_add",
@@ -166,6 +201,7 @@ inline bool IsOfResultDtype(const c10::OperatorHandle& op) {
       "aten::isneginf",
       "aten::isposinf",
       "aten::kthvalue",
+      "aten::lerp",
       "aten::linalg_cross",
       "aten::linalg_ldl_factor_ex",
       "aten::linalg_ldl_solve",
@@ -175,6 +211,7 @@ inline bool IsOfResultDtype(const c10::OperatorHandle& op) {
       "aten::linalg_qr",
       "aten::linalg_solve_triangular",
       "aten::linear",
+      "aten::log_sigmoid",
       "aten::log_softmax",
       "aten::logcumsumexp",
       "aten::lu_unpack",
@@ -185,14 +222,18 @@ inline bool IsOfResultDtype(const c10::OperatorHandle& op) {
       "aten::nan_to_num",
       "aten::nanmedian",
       "aten::narrow_copy",
+      "aten::neg",
       "aten::nonzero",
       "aten::ormqr",
       "aten::polar",
       "aten::renorm",
+      "aten::round",
       "aten::scatter_reduce",
       "aten::searchsorted",
       "aten::signbit",
       "aten::softmax",
+      "aten::softplus",
+      "aten::softshrink",
       "aten::sort",
       "aten::take",
       "aten::topk",
@@ -266,6 +307,9 @@ inline torch::jit::Stack CheckedResults(const Function& function,
                 "result type ", result.scalar_type(),
                 " can't be cast to the desired output type ",
                 out.scalar_type());
+    if (IsAmong(inputs, out) && IsToBeChecked(result)) {
+      CheckSizesOfOperand(out.sizes(), result.sizes());
+    }
   }
   return results;
 }

@@ -105,12 +105,47 @@ inline at::Tensor& CheckLogit(at::Tensor& self, std::optional<double>) {
   return self;
 }
 
+inline at::Tensor& CheckFloorDivide(at::Tensor& self, const at::Tensor& other) {
+  return at::meta::div_(self, other, "floor");
+}
+
+inline at::Tensor& CheckAddr(at::Tensor& self, const at::Tensor& a,
+                             const at::Tensor& b, const at::Scalar&,
+                             const at::Scalar&) {
+  TORCH_CHECK(self.dim() == 2 && a.dim() == 1 && b.dim() == 1 &&
+                  self.sym_size(0) == a.sym_size(0) &&
+                  self.sym_size(1) == b.sym_size(0),
+              "size mismatch, input: ", self.sym_sizes(),
+              ", v1: ", a.sym_sizes(), ", v2: ", b.sym_sizes());
+  TORCH_CHECK(c10::canCast(at::promote_types(a.scalar_type(), b.scalar_type()),
+                           self.scalar_type()),
+              "addr_: the result can't be cast to the desired output type ",
+              self.scalar_type());
+  return self;
+}
+
+inline at::Tensor& CheckMaskedScatter(at::Tensor& self, const at::Tensor& mask,
+                                      const at::Tensor& source) {
+  TORCH_CHECK(self.scalar_type() == source.scalar_type(),
+              "masked_scatter: expected self and source to have same dtypes "
+              "but got ",
+              self.scalar_type(), " and ", source.scalar_type());
+  TORCH_CHECK(mask.scalar_type() == at::kBool,
+              "masked_scatter_ only supports boolean masks, but got mask with "
+              "dtype ",
+              mask.scalar_type());
+  mask.expand_symint(self.sym_sizes());
+  return self;
+}
+
 inline void RegisterShapeChecks(torch::Library& m) {
+  m.impl("addr_", CheckAddr);
   m.impl("cauchy_", CheckCauchy);
   m.impl("exponential_", CheckExponential);
   m.impl("geometric_", CheckGeometric);
   m.impl("log_normal_", CheckLogNormal);
   m.impl("logit_", CheckLogit);
+  m.impl("masked_scatter_", CheckMaskedScatter);
 #define TORCH_XLA_EXT_CHECK(name, overload)                         \
   ShapeCheck<at::_ops::name##_##overload, at::_ops::name##overload, \
              &at::meta::name##_>::Register(m);
@@ -163,21 +198,35 @@ inline void RegisterShapeChecks(torch::Library& m) {
   TORCH_XLA_EXT_OF_ITSELF(addmv)
   TORCH_XLA_EXT_OF_ITSELF(atan2)
   TORCH_XLA_EXT_OF_ITSELF(baddbmm)
+  TORCH_XLA_EXT_CHECK(bitwise_and, _Tensor)
+  TORCH_XLA_EXT_CHECK(bitwise_left_shift, _Tensor)
+  TORCH_XLA_EXT_CHECK(bitwise_or, _Tensor)
+  TORCH_XLA_EXT_CHECK(bitwise_right_shift, _Tensor)
+  TORCH_XLA_EXT_CHECK(bitwise_xor, _Tensor)
   TORCH_XLA_EXT_OF_ITSELF(clamp)
   TORCH_XLA_EXT_CHECK(clamp, _Tensor)
   TORCH_XLA_EXT_OF_ITSELF(clamp_max)
   TORCH_XLA_EXT_CHECK(clamp_max, _Tensor)
   TORCH_XLA_EXT_OF_ITSELF(clamp_min)
   TORCH_XLA_EXT_CHECK(clamp_min, _Tensor)
+  TORCH_XLA_EXT_CHECK(copysign, _Tensor)
   TORCH_XLA_EXT_CHECK(div, _Tensor)
   TORCH_XLA_EXT_CHECK(div, _Tensor_mode)
   TORCH_XLA_EXT_OF_ITSELF(elu)
   TORCH_XLA_EXT_CHECK(fmod, _Tensor)
+  TORCH_XLA_EXT_OF_ITSELF(gcd)
   TORCH_XLA_EXT_OF_ITSELF(gelu)
+  TORCH_XLA_EXT_OF_ITSELF(heaviside)
+  TORCH_XLA_EXT_OF_ITSELF(hypot)
+  TORCH_XLA_EXT_OF_ITSELF(igamma)
+  TORCH_XLA_EXT_OF_ITSELF(igammac)
+  TORCH_XLA_EXT_OF_ITSELF(lcm)
   TORCH_XLA_EXT_OF_ITSELF(leaky_relu)
   TORCH_XLA_EXT_CHECK(mul, _Tensor)
+  TORCH_XLA_EXT_OF_ITSELF(nextafter)
   TORCH_XLA_EXT_CHECK(remainder, _Tensor)
   TORCH_XLA_EXT_CHECK(sub, _Tensor)
+  TORCH_XLA_EXT_CHECK(xlogy, _Tensor)
   TORCH_XLA_EXT_OF_TWO(eq)
   TORCH_XLA_EXT_OF_TWO(ge)
   TORCH_XLA_EXT_OF_TWO(gt)
@@ -185,6 +234,10 @@ inline void RegisterShapeChecks(torch::Library& m) {
   TORCH_XLA_EXT_OF_TWO(lerp)
   TORCH_XLA_EXT_OF_TWO(lt)
   TORCH_XLA_EXT_OF_TWO(ne)
+  ShapeCheck<at::_ops::floor_divide__Tensor, at::_ops::floor_divide,
+             &CheckFloorDivide>::Register(m);
+  ShapeCheck<at::_ops::pow__Tensor, at::_ops::pow_Tensor_Tensor,
+             &at::meta::pow_>::Register(m);
 #undef TORCH_XLA_EXT_CHECK
 #undef TORCH_XLA_EXT_OF_ITSELF
 #undef TORCH_XLA_EXT_OF_TWO
