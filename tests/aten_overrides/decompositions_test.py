@@ -178,3 +178,16 @@ def test_multilabel_margin_loss(reduction: str, way: str) -> None:
         operands = x[rows], target[rows]
         found = run_by(way, step)(*(operand.to("xla") for operand in operands))
         torch.testing.assert_close([each.cpu() for each in found], list(step(*operands)))
+
+
+@pytest.mark.parametrize("size", [(11, 13), (30, 50), (20, 12)])
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_an_image_of_bytes(size: tuple[int, int], align_corners: bool) -> None:
+    """PyTorch rounds each dimension's results, with weights of 16 bits; all numbers are equal."""
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randint(0, 256, (2, 3, 20, 24), dtype=torch.uint8, generator=generator)
+    found, wanted = (
+        functional.interpolate(x, size, mode="bilinear", align_corners=align_corners)
+        for x in (image.to("xla"), image)
+    )
+    assert torch.equal(found.cpu(), wanted)

@@ -159,6 +159,8 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
         "abs: bool": lambda: bits.abs(),
         "rsub: bool": lambda: torch.rsub(bits, bits),
         "rsub: bool and a number": lambda: 1 - bits,
+        "addcmul: bool": lambda: torch.addcmul(bits, bits, bits),
+        "clamp: bool": lambda: bits.clamp(bits, bits),
         "mm: bool": lambda: bits[None] @ bits[:, None],
         "bmm: bool": lambda: torch.bmm(bits[None, None], bits[None, :, None]),
         "amax: complex": lambda: o(2).cfloat().amax(),
@@ -227,6 +229,7 @@ ACCEPTED = {
     "a row of another dtype": lambda x, d: x.long().select_scatter(x[0] / 2, 0, 1),
     "rows of another dtype": lambda x, d: x.slice_scatter(x[:2].double(), 0, 1),
     "strided elements of another dtype": lambda x, d: x.as_strided_scatter(x[0].int(), (3,), (1,)),
+    "a clamp of booleans to integers": lambda x, d: (x > 2).clamp_min(0),
     "an empty list member": lambda x, d: torch.cat([torch.ones(0, device=d), x]),
 }
 

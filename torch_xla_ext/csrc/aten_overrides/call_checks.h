@@ -35,7 +35,6 @@ inline void RegisterCallChecks(torch::Library& m) {
                       adaptive_max_pool2d_backward)
   TORCH_XLA_EXT_CHECK(adaptive_max_pool2d, adaptive_max_pool2d)
   TORCH_XLA_EXT_CHECK(add, add_Tensor)
-  TORCH_XLA_EXT_CHECK(addcmul, addcmul)
   TORCH_XLA_EXT_CHECK(all, all_dim)
   TORCH_XLA_EXT_CHECK(all, all)
   TORCH_XLA_EXT_CHECK(any, any_dim)
@@ -50,12 +49,6 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(bitwise_or, bitwise_or_Tensor)
   TORCH_XLA_EXT_CHECK(bitwise_xor, bitwise_xor_Tensor)
   TORCH_XLA_EXT_CHECK(cat, cat)
-  TORCH_XLA_EXT_CHECK(clamp_max, clamp_max)
-  TORCH_XLA_EXT_CHECK(clamp_max, clamp_max_Tensor)
-  TORCH_XLA_EXT_CHECK(clamp, clamp)
-  TORCH_XLA_EXT_CHECK(clamp, clamp_Tensor)
-  TORCH_XLA_EXT_CHECK(clamp_min, clamp_min)
-  TORCH_XLA_EXT_CHECK(clamp_min, clamp_min_Tensor)
   TORCH_XLA_EXT_CHECK(cos, cos)
   TORCH_XLA_EXT_CHECK(cosh, cosh)
   TORCH_XLA_EXT_CHECK(div, div_Tensor)
@@ -157,6 +150,18 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(ceil, ceil)
   TORCH_XLA_EXT_CHECK(floor, floor)
   TORCH_XLA_EXT_CHECK(trunc, trunc)
+#undef TORCH_XLA_EXT_CHECK
+#define TORCH_XLA_EXT_CHECK(name, overload)                          \
+  CheckedCall<at::_ops::overload,                                    \
+              &WithNumbers<static_cast<at::_ops::overload::schema*>( \
+                  &at::meta::name)>::Call>::Register(m);
+  TORCH_XLA_EXT_CHECK(addcmul, addcmul)
+  TORCH_XLA_EXT_CHECK(clamp_max, clamp_max)
+  TORCH_XLA_EXT_CHECK(clamp_max, clamp_max_Tensor)
+  TORCH_XLA_EXT_CHECK(clamp, clamp)
+  TORCH_XLA_EXT_CHECK(clamp, clamp_Tensor)
+  TORCH_XLA_EXT_CHECK(clamp_min, clamp_min)
+  TORCH_XLA_EXT_CHECK(clamp_min, clamp_min_Tensor)
 #undef TORCH_XLA_EXT_CHECK
 #define TORCH_XLA_EXT_CHECK(overload, function) \
   CheckedCall<at::_ops::overload, &function>::Register(m);

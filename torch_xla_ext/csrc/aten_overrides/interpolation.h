@@ -32,12 +32,16 @@ inline double Ratio(int64_t size, int64_t output_size,
              : static_cast<double>(size) / static_cast<double>(output_size);
 }
 
-// Interpolates `self` linearly at fractional positions along dimension `dim`.
-inline at::Tensor Linear(const at::Tensor& self, int64_t dim,
-                         int64_t output_size, bool align_corners,
-                         std::optional<double> scale) {
-  const int64_t size = self.size(dim);
-  at::Tensor place = at::arange(output_size, self.options());
+// Along a dimension, between which elements each element of the result is, and
+// how near it is to the second.
+struct Places {
+  at::Tensor below, above, weight;
+};
+
+inline Places PlacesOf(int64_t size, int64_t output_size, bool align_corners,
+                       std::optional<double> scale,
+                       const at::TensorOptions& options) {
+  at::Tensor place = at::arange(output_size, options);
   if (align_corners) {
     const double ratio = output_size > 1
                              ? static_cast<double>(size - 1) /
@@ -50,13 +54,60 @@ inline at::Tensor Linear(const at::Tensor& self, int64_t dim,
   }
   const at::Tensor below =
       at::clamp_max(at::floor(place).to(at::kLong), size - 1);
-  const at::Tensor above = at::clamp_max(at::add(below, 1), size - 1);
+  return {below, at::clamp_max(at::add(below, 1), size - 1),
+          at::sub(place, below)};
+}
+
+inline std::vector<int64_t> AlongDimension(const at::Tensor& self, int64_t dim,
+                                           int64_t size) {
   std::vector<int64_t> shape(self.dim(), 1);
-  shape[dim < 0 ? dim + self.dim() : dim] = output_size;
-  const at::Tensor weight = at::sub(place, below).view(shape);
+  shape[dim < 0 ? dim + self.dim() : dim] = size;
+  return shape;
+}
+
+// Interpolates `self` linearly at fractional positions along dimension `dim`.
+inline at::Tensor Linear(const at::Tensor& self, int64_t dim,
+                         int64_t output_size, bool align_corners,
+                         std::optional<double> scale) {
+  const Places places = PlacesOf(self.size(dim), output_size, align_corners,
+                                 scale, self.options());
+  const at::Tensor weight =
+      places.weight.view(AlongDimension(self, dim, output_size));
   return at::add(
-      at::mul(at::index_select(self, dim, below), at::rsub(weight, 1)),
-      at::mul(at::index_select(self, dim, above), weight));
+      at::mul(at::index_select(self, dim, places.below), at::rsub(weight, 1)),
+      at::mul(at::index_select(self, dim, places.above), weight));
+}
+
+// Of bytes, in int32. PyTorch rounds after each dimension, and multiplies by
+// weights of 16 bits: as many of them are after the point as the largest weight
+// leaves.
+inline at::Tensor LinearOfBytes(const at::Tensor& self, int64_t dim,
+                                int64_t output_size, bool align_corners,
+                                std::optional<double> scale) {
+  const Places places = PlacesOf(self.size(dim), output_size, align_corners,
+                                 scale, self.options().dtype(at::kDouble));
+  const at::Tensor weight =
+      at::where(at::eq(places.below, places.above),
+                at::zeros_like(places.weight), places.weight);
+  const at::Tensor largest =
+      at::maximum(at::amax(weight), at::rsub(at::amin(weight), 1));
+  // 2 to the power of the number of bits: 15 if the largest weight is less than
+  // (2**15 - 0.5) / 2**15, else 14.
+  const at::Tensor unit =
+      at::where(at::lt(largest, (32768 - 0.5) / 32768), 32768.0, 16384.0)
+          .to(at::kDouble);
+  const auto rounded = [&](const at::Tensor& share) {
+    return at::floor(at::add(at::mul(share, unit), 0.5))
+        .to(at::kInt)
+        .view(AlongDimension(self, dim, output_size));
+  };
+  const at::Tensor sum = at::add(
+      at::mul(at::index_select(self, dim, places.below),
+              rounded(at::rsub(weight, 1))),
+      at::mul(at::index_select(self, dim, places.above), rounded(weight)));
+  const at::Tensor half = at::div(unit, 2).to(at::kInt);
+  return at::clamp(at::floor_divide(at::add(sum, half), unit.to(at::kInt)), 0,
+                   255);
 }
 
 inline at::Tensor Nearest(const at::Tensor& self, int64_t dim,
@@ -78,6 +129,12 @@ inline at::Tensor UpsampleBilinear2d(const at::Tensor& self,
   if (Has16Bits(self)) {  // PyTorch interpolates these in float32.
     return UpsampleBilinear2d(self.to(at::kFloat), output_size, align_corners,
                               scales_h, scales_w)
+        .to(dtype);
+  }
+  if (dtype == at::kByte) {
+    const at::Tensor columns = LinearOfBytes(
+        self.to(at::kInt), -1, output_size[1], align_corners, scales_w);
+    return LinearOfBytes(columns, -2, output_size[0], align_corners, scales_h)
         .to(dtype);
   }
   const at::Tensor values =

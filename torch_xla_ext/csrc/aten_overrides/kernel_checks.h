@@ -88,6 +88,18 @@ struct OfNumbers<kMeta, Result (*)(const at::Tensor&, Args...)> {
   }
 };
 
+// `kMeta` of operators whose results are no booleans.
+template <auto kMeta, typename Function = decltype(kMeta)>
+struct WithNumbers;
+
+template <auto kMeta, typename Result, typename... Args>
+struct WithNumbers<kMeta, Result (*)(Args...)> {
+  static void Call(Args... args) {
+    TORCH_CHECK(kMeta(args...).scalar_type() != at::kBool,
+                "not implemented for 'Bool': convert the tensor to integers");
+  }
+};
+
 inline void CheckFractions(const char* name, const at::Tensor& self) {
   TORCH_CHECK(!at::isIntegralType(self.scalar_type(), /*includeBool=*/true),
               name, ": not implemented for '", self.scalar_type(),
