@@ -1,0 +1,54 @@
+// Interposes on the function in which a CPU device waits for the others in a
+// collective. XLA ends the process if one of them comes 10 seconds later than
+// the first, as on a busy machine, or where one thread saves a checkpoint.
+//
+// This works because the upstream binary calls it through its PLT.
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+// As in Abseil: a number of seconds, of which each half is aligned on its own,
+// and of quarters of a nanosecond.
+namespace absl {
+inline namespace lts_20230802 {
+class Duration {
+ public:
+  explicit Duration(int64_t seconds)
+      : low_(static_cast<uint32_t>(seconds)),
+        high_(static_cast<uint32_t>(seconds >> 32)) {}
+
+ private:
+  uint32_t low_, high_;
+  uint32_t quarters_ = 0;
+};
+static_assert(sizeof(Duration) == 12 && alignof(Duration) == 4);
+}  // namespace lts_20230802
+}  // namespace absl
+
+namespace xla::internal {
+
+struct RendezvousStateSynchronization;
+
+void AwaitAndLogIfStuck(RendezvousStateSynchronization& state, int32_t id,
+                        std::string_view name,
+                        absl::Duration /*warn_stuck_timeout*/,
+                        absl::Duration /*terminate_timeout*/) {
+  using Function = void(RendezvousStateSynchronization&, int32_t,
+                        std::string_view, absl::Duration, absl::Duration);
+  static const auto upstream = reinterpret_cast<Function*>(dlsym(
+      RTLD_NEXT,
+      "_ZN3xla8internal18AwaitAndLogIfStuckERNS0_30RendezvousStateSynchronizat"
+      "ionEiSt17basic_string_viewIcSt11char_traitsIcEEN4absl12lts_202308028Dura"
+      "tionES9_"));
+  static const int64_t seconds = [] {
+    const char* const setting = std::getenv("TORCH_XLA_EXT_COLLECTIVE_TIMEOUT");
+    const int64_t value = setting == nullptr ? 0 : std::atoll(setting);
+    return value > 0 ? value : 60;
+  }();
+  upstream(state, id, name, absl::Duration(seconds / 2),
+           absl::Duration(seconds - seconds / 2));
+}
+
+}  // namespace xla::internal
