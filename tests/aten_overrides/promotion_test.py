@@ -103,3 +103,11 @@ def test_complex_of_16_bits() -> None:
     for function in (torch.pow, FUNCTIONS["where"], torch.add):
         with pytest.raises(RuntimeError, match=r"of Half and ComplexFloat .*|ComplexHalf"):
             function(x, y)
+
+
+def test_a_concatenation_of_nothing() -> None:
+    """The upstream kernel returns the first of the tensors."""
+    empty = torch.empty(0, device="xla")
+    result = torch.cat([empty.long(), empty, empty.bool()])
+    assert (result.dtype, result.shape) == (torch.float32, (0,))
+    assert torch.hstack([empty.half(), empty.bfloat16()]).dtype == torch.float32

@@ -1,5 +1,6 @@
 """Calls that PyTorch refuses by shape or dtype alone: an error at the call, of one sentence."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -160,7 +161,6 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
         "rsub: bool": lambda: torch.rsub(bits, bits),
         "rsub: bool and a number": lambda: 1 - bits,
         "addcmul: bool": lambda: torch.addcmul(bits, bits, bits),
-        "clamp: bool": lambda: bits.clamp(bits, bits),
         "mm: bool": lambda: bits[None] @ bits[:, None],
         "bmm: bool": lambda: torch.bmm(bits[None, None], bits[None, :, None]),
         "amax: complex": lambda: o(2).cfloat().amax(),
@@ -190,6 +190,63 @@ def test_a_wrong_call(name: str) -> None:
     assert "Check failed" not in text
     assert "INTERNAL ASSERT" not in text
     assert "stack trace" not in text
+
+
+OF_FEW_DTYPES: dict[str, Callable[[torch.Tensor], object]] = {
+    "hardtanh": lambda x: F.hardtanh(x, -1, 1),
+    "max_pool2d": lambda x: F.max_pool2d(x, 2),
+    "max_pool3d": lambda x: F.max_pool3d(x[None], 2),
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x, 2),
+    "avg_pool2d": lambda x: F.avg_pool2d(x, 2),
+    "conv2d": lambda x: F.conv2d(x, x[:, :, :2, :2]),
+    "reflection_pad": lambda x: F.pad(x, (1, 1), mode="reflect"),
+    "bilinear": lambda x: F.interpolate(x, size=(3, 3), mode="bilinear"),
+    "nearest": lambda x: F.interpolate(x, size=(3, 3)),
+    "mse_loss": lambda x: F.mse_loss(x, x),
+    "huber_loss": lambda x: F.huber_loss(x, x),
+    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x),
+    "std": lambda x: x.std(),
+    "var_mean": lambda x: torch.var_mean(x),
+    "dist": lambda x: torch.dist(x, x),
+    "svdvals": lambda x: torch.linalg.svdvals(x),
+    "cholesky": lambda x: torch.linalg.cholesky(x),
+} | {
+    name: getattr(F, name)
+    for name in (
+        "celu",
+        "elu",
+        "gelu",
+        "glu",
+        "hardshrink",
+        "hardsigmoid",
+        "hardswish",
+        "leaky_relu",
+        "logsigmoid",
+        "mish",
+        "relu6",
+        "softplus",
+        "softshrink",
+    )
+}
+OF_FEW_DTYPES |= {
+    name: getattr(torch, name)
+    for name in ("bernoulli", "erf", "erfc", "frac", "logit", "round", "argmax", "amax", "abs")
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.complex64], ids=str)
+@pytest.mark.parametrize("name", OF_FEW_DTYPES)
+def test_a_dtype_that_pytorch_refuses(name: str, dtype: torch.dtype) -> None:
+    """XLA ends the process for some, and fails when it compiles others."""
+    x = torch.eye(4)[None, None].to(dtype)
+    try:
+        OF_FEW_DTYPES[name](x)
+    except (RuntimeError, NotImplementedError):
+        with pytest.raises((RuntimeError, NotImplementedError)) as caught:
+            OF_FEW_DTYPES[name](x.to("xla"))
+        assert not re.search("Check failed|Error while lowering|Non-OK", str(caught.value))
+    else:
+        OF_FEW_DTYPES[name](x.to("xla"))
 
 
 # Calls that PyTorch's functions for meta tensors would refuse, or that are near to wrong ones.

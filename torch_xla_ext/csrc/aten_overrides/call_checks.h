@@ -49,6 +49,12 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(bitwise_or, bitwise_or_Tensor)
   TORCH_XLA_EXT_CHECK(bitwise_xor, bitwise_xor_Tensor)
   TORCH_XLA_EXT_CHECK(cat, cat)
+  TORCH_XLA_EXT_CHECK(clamp_max, clamp_max)
+  TORCH_XLA_EXT_CHECK(clamp_max, clamp_max_Tensor)
+  TORCH_XLA_EXT_CHECK(clamp, clamp)
+  TORCH_XLA_EXT_CHECK(clamp, clamp_Tensor)
+  TORCH_XLA_EXT_CHECK(clamp_min, clamp_min)
+  TORCH_XLA_EXT_CHECK(clamp_min, clamp_min_Tensor)
   TORCH_XLA_EXT_CHECK(cos, cos)
   TORCH_XLA_EXT_CHECK(cosh, cosh)
   TORCH_XLA_EXT_CHECK(div, div_Tensor)
@@ -156,12 +162,6 @@ inline void RegisterCallChecks(torch::Library& m) {
               &WithNumbers<static_cast<at::_ops::overload::schema*>( \
                   &at::meta::name)>::Call>::Register(m);
   TORCH_XLA_EXT_CHECK(addcmul, addcmul)
-  TORCH_XLA_EXT_CHECK(clamp_max, clamp_max)
-  TORCH_XLA_EXT_CHECK(clamp_max, clamp_max_Tensor)
-  TORCH_XLA_EXT_CHECK(clamp, clamp)
-  TORCH_XLA_EXT_CHECK(clamp, clamp_Tensor)
-  TORCH_XLA_EXT_CHECK(clamp_min, clamp_min)
-  TORCH_XLA_EXT_CHECK(clamp_min, clamp_min_Tensor)
 #undef TORCH_XLA_EXT_CHECK
 #define TORCH_XLA_EXT_CHECK(overload, function) \
   CheckedCall<at::_ops::overload, &function>::Register(m);
@@ -179,7 +179,6 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(avg_pool2d, CheckAvgPool2d)
   TORCH_XLA_EXT_CHECK(avg_pool3d, CheckAvgPool3d)
   TORCH_XLA_EXT_CHECK(baddbmm, CheckBaddbmm)
-  TORCH_XLA_EXT_CHECK(bernoulli, CheckBernoulli)
   TORCH_XLA_EXT_CHECK(bernoulli_p, CheckBernoulliP)
   TORCH_XLA_EXT_CHECK(bitwise_left_shift_Tensor, CheckBitwiseShift)
   TORCH_XLA_EXT_CHECK(bitwise_not, CheckBitwiseNot)
@@ -197,7 +196,6 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(fmod_Scalar, CheckFmodByNumber)
   TORCH_XLA_EXT_CHECK(full, CheckFull)
   TORCH_XLA_EXT_CHECK(gelu, CheckGelu)
-  TORCH_XLA_EXT_CHECK(hardswish, CheckOneFraction)
   TORCH_XLA_EXT_CHECK(index_Tensor, CheckIndex)
   TORCH_XLA_EXT_CHECK(index_add, CheckIndexAdd)
   TORCH_XLA_EXT_CHECK(index_copy, CheckIndexCopy)
@@ -206,7 +204,6 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(index_put_, CheckIndexPut_)
   TORCH_XLA_EXT_CHECK(index_select, CheckIndexSelect)
   TORCH_XLA_EXT_CHECK(kthvalue, CheckKthvalue)
-  TORCH_XLA_EXT_CHECK(log_sigmoid_forward, CheckOneFraction)
   TORCH_XLA_EXT_CHECK(masked_fill_Scalar, CheckMaskedFillOfNumber)
   TORCH_XLA_EXT_CHECK(masked_fill_Tensor, CheckMaskedFill)
   TORCH_XLA_EXT_CHECK(max, CheckWholeMax)
@@ -220,6 +217,7 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(mvlgamma, CheckMvlgamma)
   TORCH_XLA_EXT_CHECK(native_batch_norm, CheckBatchNorm)
   TORCH_XLA_EXT_CHECK(native_layer_norm, CheckLayerNorm)
+  TORCH_XLA_EXT_CHECK(norm_Scalar, CheckNorm)
   TORCH_XLA_EXT_CHECK(normal_Tensor_float, CheckNormal)
   TORCH_XLA_EXT_CHECK(pixel_shuffle, CheckPixelShuffle)
   TORCH_XLA_EXT_CHECK(put_, CheckPut)

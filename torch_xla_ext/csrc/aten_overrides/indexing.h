@@ -288,6 +288,17 @@ inline at::Tensor DiagonalBackward(const at::Tensor& grad_output,
                          grad_output, offset, dim1, dim2);
 }
 
+// The upstream kernel returns the first one if all are without elements.
+inline at::Tensor Cat(const at::ITensorListRef& tensors, int64_t dim) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.dim() != 1 || tensor.numel() != 0) {
+      return Upstream::cat(tensors, dim);
+    }
+  }
+  return at::empty(
+      {0}, tensors.front().options().dtype(at::native::result_type(tensors)));
+}
+
 inline at::Tensor Gather(const at::Tensor& self, int64_t dim,
                          const at::Tensor& index, bool sparse_grad) {
   if (index.numel() == 0) return at::empty(index.sizes(), self.options());

@@ -106,14 +106,13 @@ inline void CheckFractions(const char* name, const at::Tensor& self) {
               "': convert the tensor to a floating-point dtype");
 }
 
-inline void CheckGelu(const at::Tensor& self, std::string_view approximate) {
-  CheckFractions("gelu", self);
-  TORCH_CHECK(approximate == "none" || approximate == "tanh",
-              "approximate argument must be either none or tanh.");
+inline void CheckNorm(const at::Tensor& self, const at::Scalar&) {
+  CheckFractions("norm", self);
 }
 
-inline void CheckOneFraction(const at::Tensor& self) {
-  CheckFractions("activation", self);
+inline void CheckGelu(const at::Tensor&, std::string_view approximate) {
+  TORCH_CHECK(approximate == "none" || approximate == "tanh",
+              "approximate argument must be either none or tanh.");
 }
 
 inline void CheckRelu(const at::Tensor& self) {

@@ -18,6 +18,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/composed.h"
 #include "torch_xla_ext/csrc/aten_overrides/copies.h"
 #include "torch_xla_ext/csrc/aten_overrides/counting_library.h"
+#include "torch_xla_ext/csrc/aten_overrides/dtype_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/embedding_bag.h"
 #include "torch_xla_ext/csrc/aten_overrides/factories.h"
 #include "torch_xla_ext/csrc/aten_overrides/foreach.h"
@@ -182,6 +183,7 @@ void RegisterForXla(torch::Library& library) {
          EmbeddingBagPerSampleWeightsBackward);
   // indexing.h
   m.impl("_chunk_cat", ChunkCat);
+  m.impl("cat", Cat);
   m.impl("constant_pad_nd",
          ComplexOnCpu<at::_ops::constant_pad_nd, PadWithValue,
                       &Upstream::constant_pad_nd>::Call);
@@ -473,6 +475,7 @@ bool RegisterAll() {
   Register(kViewsInsteadOfCopies, RegisterViews, "_");
   // After the kernels, which they call.
   Register(c10::DispatchKey::XLA, RegisterCallChecks);
+  Register(c10::DispatchKey::XLA, RegisterDtypeChecks);
   Register(c10::DispatchKey::Functionalize, RegisterOutChecks);
   Register(c10::DispatchKey::AutogradXLA, RegisterOutCompositions);
   return true;

@@ -234,6 +234,8 @@ at::Tensor MaxPool(const at::Tensor& self, at::IntArrayRef kernel_size,
                    at::IntArrayRef stride, at::IntArrayRef padding,
                    at::IntArrayRef dilation, bool ceil_mode) {
   CheckPool("max_pool", kernel_size, stride, padding);
+  TORCH_CHECK(self.scalar_type() != at::kBool && !self.is_complex(),
+              "max_pool: not implemented for '", self.scalar_type(), "'");
   CheckPooledSizes(self, kernel_size, stride, padding, dilation, ceil_mode,
                    kSpatial);
   if (IsDilated(dilation) || IsSeenByPython(self)) {

@@ -70,11 +70,6 @@ inline void CheckUniform(at::Tensor& self, double from, double to,
               from, " > to=", to);
 }
 
-inline void CheckBernoulli(const at::Tensor& self,
-                           std::optional<at::Generator>) {
-  CheckFractions("bernoulli", self);
-}
-
 inline void CheckBernoulliP(const at::Tensor&, double p,
                             std::optional<at::Generator>) {
   TORCH_CHECK(p >= 0 && p <= 1,

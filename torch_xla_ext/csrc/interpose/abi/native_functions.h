@@ -209,6 +209,7 @@ struct XLANativeFunctions {
                                        at::OptionalIntArrayRef dim,
                                        bool keepdim,
                                        std::optional<at::ScalarType> dtype);
+  static at::Tensor cat(const at::ITensorListRef& tensors, int64_t dim);
   static at::Tensor linspace(const at::Scalar& start, const at::Scalar& end,
                              int64_t steps, std::optional<at::ScalarType> dtype,
                              std::optional<at::Layout> layout,
