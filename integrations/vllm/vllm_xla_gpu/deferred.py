@@ -66,8 +66,13 @@ class Columns(Deferred):
     def shape(self) -> torch.Size:
         return torch.Size((*self._parts[0].shape[:-1], sum(self._widths)))
 
+    @property
+    def _is_read(self) -> bool:
+        """Whether `whole` is a tensor of its own, in which a model may have changed elements."""
+        return "whole" in vars(self)
+
     def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[torch.Tensor, ...]:
-        if dim in (-1, len(self.shape) - 1) and sizes == self._widths:
+        if dim in (-1, len(self.shape) - 1) and sizes == self._widths and not self._is_read:
             return self._parts
         return self.whole.split(sizes, dim)
 
@@ -75,6 +80,8 @@ class Columns(Deferred):
         return self.split([self.shape[dim] // chunks] * chunks, dim)
 
     def __getitem__(self, index: object) -> torch.Tensor:
+        if self._is_read:
+            return self.whole[index]
         ends = list(itertools.accumulate(self._widths))
         for part, begin, end in zip(self._parts, [None, *ends], [*ends[:-1], None], strict=False):
             if index == (..., slice(begin, end)):

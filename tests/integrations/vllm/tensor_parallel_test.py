@@ -66,6 +66,12 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
                 assert f'custom_call_target="{target}"' in program
 
 
+@pytest.mark.parametrize("family", families.OTHERS)
+def test_tokens_of_others(family: str, models: Path) -> None:
+    model = families.write(family, models)
+    families.check_tokens(start(model), model)
+
+
 @pytest.mark.parametrize("family", families.LATENT)
 def test_latent_attention(family: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each device has its heads, and all rows of the cache."""
