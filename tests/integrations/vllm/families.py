@@ -115,6 +115,8 @@ FAMILIES = {
 OTHERS = {
     # They are clamped in place.
     "olmo": transformers.OlmoConfig(**_COMMON | {"num_key_value_heads": 4}, clip_qkv=1.0),
+    # The norms are of all queries and of all keys, not of a head.
+    "olmo2": transformers.Olmo2Config(**_COMMON | {"num_attention_heads": 2}),
 }
 # Latent rows of the sizes that the kernel has. All experts are chosen: rounding chooses none.
 LATENT = {
