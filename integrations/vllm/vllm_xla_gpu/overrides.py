@@ -183,6 +183,26 @@ def _defer_rotation(forward: Callable) -> Callable:
     return forward_native
 
 
+_NORM = "vllm.model_executor.layers.layernorm"
+
+
+@_replaces("runner", _NORM, "RMSNorm.forward_native")
+def _defer_norm(forward: Callable, *, adds_one: bool = False) -> Callable:
+    """Let the same kernel compute the norms of queries and keys."""
+    from vllm_xla_gpu.deferred import normed
+
+    def forward_native(layer: object, x: object, residual: torch.Tensor | None = None) -> object:
+        deferred = None if residual is not None else normed(forward, layer, x, adds_one=adds_one)
+        return forward(layer, x, residual) if deferred is None else deferred
+
+    return forward_native
+
+
+@_replaces("runner", _NORM, "GemmaRMSNorm.forward_native")
+def _defer_gemma_norm(forward: Callable) -> Callable:
+    return _defer_norm(forward, adds_one=True)
+
+
 @_replaces("runner", "vllm.model_executor.layers.linear", "QKVParallelLinear.forward")
 def _keep_columns(forward: Callable) -> Callable:
     """Keep queries, keys and values together, as on several devices."""
@@ -230,7 +250,8 @@ def _swiglu(forward: Callable) -> Callable:
     from vllm_xla_gpu.deferred import GateAndUp
 
     def forward_native(layer: object, x: object) -> torch.Tensor:
-        return x.swiglu() if isinstance(x, GateAndUp) else forward(layer, x)
+        result = x.swiglu() if isinstance(x, GateAndUp) else None
+        return forward(layer, x) if result is None else result
 
     return forward_native
 

@@ -24,6 +24,8 @@ from torch_xla_ext.ops.all_reduce import WORKSPACE_BYTES
 
 # Not those of engine_test.py, whose programs XLA would find again.
 PAGES, PAGE_SIZE = 20, 16
+# Whose positions, and norms of heads, the kernel that writes the cache computes.
+ROTATED = {"gemma2", "gemma3", "glm4_moe", "gpt_oss", "qwen3", "qwen3_moe"}
 LIMITS = {"max_model_len": 128, "max_num_seqs": 8, "max_num_batched_tokens": 32, "seed": 0}
 
 
@@ -50,6 +52,8 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
     width = config.hidden_size
     for tokens, program in _steps(compiled, "XlaGpuRaggedPaged").items():
         _check_collectives(program, tokens, config)
+        is_rotated = 'custom_call_target="XlaGpuRopeKvPagesUpdate"' in program
+        assert is_rotated == (family in ROTATED)
         kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
         caches = {shape[2] for shape in programs.shapes(program) if shape[:2] == (PAGES, PAGE_SIZE)}
         assert caches == {2 * kv_heads // families.DEVICES}
@@ -64,6 +68,12 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
             assert (experts, width, inner // families.DEVICES) in programs.shapes(program)
             for target in ("XlaGpuGroupedLinear", "XlaGpuGroupedLinearSum"):
                 assert f'custom_call_target="{target}"' in program
+
+
+@pytest.mark.parametrize("family", families.OTHERS)
+def test_tokens_of_others(family: str, models: Path) -> None:
+    model = families.write(family, models)
+    families.check_tokens(start(model), model)
 
 
 @pytest.mark.parametrize("family", families.LATENT)
