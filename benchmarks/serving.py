@@ -160,7 +160,8 @@ def _fill(weight: torch.Tensor) -> None:
     else:
         weight.uniform_(-SPREAD, SPREAD)
     if ON_XLA:
-        torch_xla.sync()
+        # Queued, they would need memory for the numbers of several weights in float32.
+        torch_xla.sync(wait=True)
 
 
 @functools.cache
