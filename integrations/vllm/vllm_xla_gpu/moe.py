@@ -50,13 +50,14 @@ def check(model: nn.Module) -> None:
 
 
 def divide(model: nn.Module, count: int) -> None:
-    """Arrange each layer's experts for `count` devices, when their weights are loaded."""
+    """Arrange the experts of all layers that are not arranged yet."""
     for layer in model.modules():
-        if isinstance(layer, FusedMoE):
-            _divide_layer(layer, count)
+        if isinstance(layer, FusedMoE) and not hasattr(layer, "sharded"):
+            divide_layer(layer, count)
 
 
-def _divide_layer(layer: FusedMoE, count: int) -> None:
+def divide_layer(layer: FusedMoE, count: int) -> None:
+    """Arrange a layer's experts for `count` devices, when their weights are loaded."""
     inner = layer.w13_weight.shape[1] // 2
     divides = inner % count == 0
     both, down = layer.w13_weight.data, layer.w2_weight.data

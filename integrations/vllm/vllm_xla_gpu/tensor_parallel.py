@@ -274,11 +274,12 @@ class Devices:
                     sizes |= {stack: self._bytes_of_one(stack, dim) for stack in part}
         return sum(sizes.values())
 
-    def send_weight(self, module: nn.Module, weight: torch.Tensor) -> list[torch.Tensor]:
-        """Return the weight on the devices, in the parts that `place_model` makes of it."""
-        is_split = isinstance(module, QKVParallelLinear | MergedColumnParallelLinear)
-        parts = _parts(weight, module.output_sizes, self.count) if is_split else [weight]
-        return self.send(parts, [_divided_dimension(module)] * len(parts))
+    def parts(self, module: nn.Module) -> weights.Parts:
+        """Return the parts that `place_model` makes of a module's weight."""
+        weight, parts = module.weight.data, [module.weight.data]
+        if isinstance(module, QKVParallelLinear | MergedColumnParallelLinear):
+            parts = _parts(weight, module.output_sizes, self.count)
+        return parts, [_divided_dimension(module)] * len(parts)
 
     def place_model(
         self, model: nn.Module, sent: Mapping[torch.Tensor, Sequence[torch.Tensor]]
@@ -287,7 +288,7 @@ class Devices:
 
         Args:
             model: the model.
-            sent: what `send_weight` has returned of weights that have no values any more.
+            sent: the `parts` on the devices of weights that have no values any more.
         """
         for module in model.modules():
             if isinstance(module, BaseLinearLayerWithLoRA):
