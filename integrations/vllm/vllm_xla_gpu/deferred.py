@@ -12,6 +12,9 @@ import torch
 from torch.utils._pytree import tree_map_only
 from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
 
+from torch_xla_ext import ops
+from vllm_xla_gpu.linear import is_skinny, linear
+
 if TYPE_CHECKING:
     from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
 
@@ -44,7 +47,8 @@ def _operator_of_whole(name: str) -> Callable[..., Any]:
 
 
 # Python looks these up in the class, not by __getattr__.
-for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "neg", "getitem", "len"):
+_OPERATORS = "add radd sub rsub mul rmul truediv rtruediv matmul pow neg getitem setitem iter len"
+for _name in _OPERATORS.split():
     setattr(Deferred, f"__{_name}__", _operator_of_whole(f"__{_name}__"))
 
 
@@ -94,14 +98,16 @@ class Columns(Deferred):
 
 
 class ShardedColumns(Columns):
-    """Queries, keys and values, which one product computes for the heads of each shard.
+    """Columns of several weights, which one product computes for each shard.
+
+    Such as the queries, keys and values of a shard's heads.
 
     Attributes:
         by_shard: [num_tokens, shards, columns of a shard].
     """
 
     def __init__(self, by_shard: torch.Tensor, widths: Sequence[int]) -> None:
-        """Take [num_tokens, shards, columns] and the widths of a shard's three parts."""
+        """Take [num_tokens, shards, columns] and the widths of a shard's parts."""
         self.by_shard, self._widths_of_shard = by_shard, list(widths)
         self._widths = [width * by_shard.shape[1] for width in widths]
 
@@ -132,6 +138,48 @@ class ShardedColumns(Columns):
     @property
     def shape(self) -> torch.Size:
         return torch.Size((self.by_shard.shape[0], sum(self._widths)))
+
+
+class GateAndUp(ShardedColumns):
+    """The products of few tokens with two weights, which one kernel computes with their SwiGLU."""
+
+    def __init__(
+        self, x: torch.Tensor, weight: torch.Tensor, widths: Sequence[int], shards: int
+    ) -> None:
+        """Take x [num_tokens, k], both weights of each shard as [n, k], and a shard's widths."""
+        self._x, self._weight, self._shards = x, weight, shards
+        self._widths_of_shard = list(widths)
+        self._widths = [width * shards for width in widths]
+
+    @functools.cached_property
+    def by_shard(self) -> torch.Tensor:
+        return linear(self._x, self._weight).unflatten(-1, (self._shards, -1))
+
+    @functools.cached_property
+    def whole(self) -> torch.Tensor:
+        return self.by_shard[:, 0] if self._shards == 1 else super().whole
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self._x.shape[0], sum(self._widths)))
+
+    def swiglu(self) -> torch.Tensor | None:
+        """Return silu(gate) * up, [num_tokens, width]; None if a model has read the products.
+
+        It may have changed them.
+        """
+        if "by_shard" in vars(self):
+            return None
+        gate_and_up = self._weight.unflatten(0, (self._shards, 2, -1))
+        return ops.skinny_swiglu(self._x, gate_and_up).flatten(1)
+
+
+def gate_and_up(
+    x: torch.Tensor, weight: torch.Tensor, widths: Sequence[int], shards: int = 1
+) -> GateAndUp | None:
+    """Return deferred products with weights of these widths; None if no kernel computes SwiGLU."""
+    are_two = len(widths) == 2 and widths[0] == widths[1]
+    return GateAndUp(x, weight, widths, shards) if are_two and is_skinny(x, weight) else None
 
 
 class Column(Deferred):

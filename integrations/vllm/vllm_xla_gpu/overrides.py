@@ -218,6 +218,44 @@ def _keep_columns(forward: Callable) -> Callable:
     return forward_of_columns
 
 
+@_replaces("runner", "vllm.model_executor.layers.utils", "default_unquantized_gemm")
+def _linear(_: Callable) -> Callable:
+    """Let a kernel multiply few tokens by weights."""
+    from vllm_xla_gpu.linear import linear
+
+    return lambda layer, x, weight, bias=None: linear(x, weight, bias)
+
+
+@_replaces("runner", "vllm.model_executor.layers.linear", "MergedColumnParallelLinear.forward")
+def _defer_gate_and_up(forward: Callable) -> Callable:
+    """Let the kernel of `_swiglu` compute the product, as on several devices."""
+    from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+
+    from vllm_xla_gpu.deferred import gate_and_up
+
+    def forward_of_two(layer: torch.nn.Module, x: torch.Tensor) -> object:
+        output = None
+        if type(layer.quant_method) is UnquantizedLinearMethod and layer.bias is None:
+            output = gate_and_up(x, layer.weight, layer.output_sizes)
+        if output is None:
+            return forward(layer, x)
+        return (output, None) if layer.return_bias else output
+
+    return forward_of_two
+
+
+@_replaces("runner", "vllm.model_executor.layers.activation", "SiluAndMul.forward_native")
+def _swiglu(forward: Callable) -> Callable:
+    """Let the kernel that multiplies by both weights apply the activation."""
+    from vllm_xla_gpu.deferred import GateAndUp
+
+    def forward_native(layer: object, x: object) -> torch.Tensor:
+        result = x.swiglu() if isinstance(x, GateAndUp) else None
+        return forward(layer, x) if result is None else result
+
+    return forward_native
+
+
 @_replaces("runner", "vllm.v1.engine.core", "EngineCoreProc._process_input_queue")
 def _take_requests_late(take: Callable) -> Callable:
     """Take requests that arrive until shortly before the next step must be scheduled."""

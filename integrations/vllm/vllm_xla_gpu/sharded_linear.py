@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from vllm_xla_gpu import fp8
+from vllm_xla_gpu.linear import linear
 
 
 class ShardedLinear(nn.Module):
@@ -33,7 +33,7 @@ class ShardedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.weight_scale is None:
-            return functional.linear(x, self.weight, self.bias)
+            return linear(x, self.weight, self.bias)
         return fp8.linear(x, self.weight, self.weight_scale, self.input_scale, self.bias)
 
 

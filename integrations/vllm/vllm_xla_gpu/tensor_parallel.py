@@ -39,8 +39,9 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 from torch_xla_ext import ops, sharding
 from torch_xla_ext.ops.all_reduce import MAX_ROW_BYTES, WORKSPACE_BYTES
 from vllm_xla_gpu import fp8, weights
-from vllm_xla_gpu.deferred import Columns, PendingSum, ShardedColumns
+from vllm_xla_gpu.deferred import Columns, PendingSum, ShardedColumns, gate_and_up
 from vllm_xla_gpu.limits import UnsupportedError
+from vllm_xla_gpu.linear import linear
 from vllm_xla_gpu.mla import XlaGpuMla
 from vllm_xla_gpu.processes import Peers
 from vllm_xla_gpu.sharded_linear import ShardedLinear
@@ -404,8 +405,12 @@ class _ColumnsMethod(LinearMethodBase):
 
     def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
         """Apply the layer; `bias` is None, since the sharded layer has it."""
-        (linear,) = layer.sharded
-        by_shard = linear(x).unflatten(-1, (self._count, sum(self._widths)))
+        (sharded,) = layer.sharded
+        if sharded.bias is None and sharded.weight_scale is None:
+            deferred = gate_and_up(x, sharded.weight, self._widths, self._count)
+            if deferred is not None:
+                return deferred
+        by_shard = sharded(x).unflatten(-1, (self._count, sum(self._widths)))
         return ShardedColumns(by_shard, self._widths)
 
 
@@ -436,8 +441,8 @@ class _SummedMethod(LinearMethodBase):
         """Return x [num_tokens, in_features] times the layer's weight, plus its bias."""
         num_bytes = x.shape[0] * layer.weight.shape[0] * x.element_size()
         if not self._has_adapter and not self._devices.sums_in_one_exchange(num_bytes):
-            return functional.linear(x, layer.weight, bias)
-        total = PendingSum(self._devices, functional.linear, (x, layer.weight))
+            return linear(x, layer.weight, bias)
+        total = PendingSum(self._devices, linear, (x, layer.weight))
         return total if bias is None else total + bias
 
 

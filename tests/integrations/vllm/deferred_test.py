@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 import torch
 from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.activation import SiluAndMul
 from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
 from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
-from vllm_xla_gpu import overrides
-from vllm_xla_gpu.deferred import Column, ShardedColumns, rotation_of
+from vllm_xla_gpu import linear, overrides
+from vllm_xla_gpu.deferred import Column, ShardedColumns, gate_and_up, rotation_of
 
 TOKENS, SHARDS, HEADS, HEAD_DIM = 5, 2, (6, 2, 2), 8
 WIDTHS = [HEAD_DIM * heads for heads in HEADS]
@@ -142,3 +143,40 @@ def test_other_dtypes_and_widths() -> None:
         q.view(-1, WIDTHS[0] + 1)
     norm = _norm(RMSNorm, WIDTHS[0])
     assert torch.equal(norm(q).whole, norm(expected))
+
+
+def _halved(gate_and_up: torch.Tensor) -> torch.Tensor:
+    gate_and_up[..., :4] *= 0.5
+    return SiluAndMul()(gate_and_up)
+
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "swiglu": lambda x: SiluAndMul()(x),
+    "chunks": lambda x: torch.mul(*(x.chunk(2, dim=-1))),
+    "slices": lambda x: x[..., : x.shape[-1] // 2] - x[..., x.shape[-1] // 2 :],
+    "whole": lambda x: x.float().sum(-1),
+    "changed": _halved,
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gate_and_up(activation: str, shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "LEAST_COLUMNS", 1)
+    width = 8  # of a shard
+    x, weight = torch.randn(TOKENS, 16).bfloat16(), torch.randn(shards, 2, width, 16).bfloat16()
+    deferred = gate_and_up(x, weight.flatten(0, 2), [width, width], shards)
+    products = torch.einsum("tk,spnk->tpsn", x, weight).flatten(1)
+    expected = ACTIVATIONS[activation](products).float()
+    difference = (ACTIVATIONS[activation](deferred).float() - expected).norm()
+    assert difference <= 1e-2 * expected.norm()
+
+
+def test_only_two_of_one_width_are_gate_and_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "LEAST_COLUMNS", 1)
+    x, weight = torch.randn(TOKENS, 16).bfloat16(), torch.randn(24, 16).bfloat16()
+    assert gate_and_up(x, weight, [12, 12]) is not None
+    assert gate_and_up(x, weight, [8, 16]) is gate_and_up(x, weight, [8, 8, 8]) is None
+    assert gate_and_up(x.float(), weight.float(), [12, 12]) is None
+    assert gate_and_up(x.repeat(4, 1), weight, [12, 12]) is None

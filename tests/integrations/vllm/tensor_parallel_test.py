@@ -16,7 +16,7 @@ import torch
 import transformers
 from testing import programs  # before the first computation
 from vllm import LLM
-from vllm_xla_gpu import tensor_parallel
+from vllm_xla_gpu import linear, tensor_parallel
 from vllm_xla_gpu.limits import LATENT_DIM, UnsupportedError
 
 from torch_xla_ext import ops, sharding
@@ -118,17 +118,42 @@ def _experts(config: transformers.PretrainedConfig) -> int:
     return next((getattr(config, name) for name in names if hasattr(config, name)), 0)
 
 
+def _use_peer_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = functools.cached_property(
+        lambda devices: sharding.PeerMemory(devices._mesh, WORKSPACE_BYTES)
+    )
+    memory.__set_name__(tensor_parallel.Devices, "_peer_memory")
+    monkeypatch.setattr(tensor_parallel.Devices, "_peer_memory", memory)
+
+
+@pytest.mark.parametrize("has_peer_memory", [False, True])
+def test_products_of_few_tokens(
+    has_peer_memory: bool, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each device's kernels read its part of the weights."""
+    monkeypatch.setenv("TORCH_XLA_EXT_REFUSE_GATHERS", "1")
+    monkeypatch.setattr(linear, "LEAST_COLUMNS", 1)
+    if has_peer_memory:
+        _use_peer_memory(monkeypatch)
+    model, config = families.write("llama", models), families.FAMILIES["llama"]
+    with programs.compiled() as compiled:
+        llm = start(model, "bfloat16")
+    rounded.check_logits(llm, model, torch.bfloat16)
+    (step,) = [text for text in compiled if 'custom_call_target="XlaGpuSkinnySwiglu"' in text]
+    layers, inner = config.num_hidden_layers, config.intermediate_size // families.DEVICES
+    assert step.count('custom_call_target="XlaGpuSkinnySwiglu"') == layers
+    assert step.count('custom_call_target="XlaGpuSkinnyLinear"') == 3 * layers + 1
+    assert (1, 2, inner, config.hidden_size) in programs.shapes(step)
+    assert (config.hidden_size, inner) in programs.shapes(step)
+
+
 @pytest.mark.parametrize("family", ["llama", "glm4_moe"])
 def test_sums_in_one_exchange(family: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All sums but the experts' are ops.all_reduce, as on GPUs; on the CPU it is XLA's own.
 
     A collective of XLA's in a CUDA graph would have the graph written anew in each step.
     """
-    memory = functools.cached_property(
-        lambda devices: sharding.PeerMemory(devices._mesh, WORKSPACE_BYTES)
-    )
-    memory.__set_name__(tensor_parallel.Devices, "_peer_memory")
-    monkeypatch.setattr(tensor_parallel.Devices, "_peer_memory", memory)
+    _use_peer_memory(monkeypatch)
     calls = collections.Counter()
 
     def counted(name: str) -> Callable[..., Any]:

@@ -1,0 +1,32 @@
+"""Products of tokens with weights that are not quantized."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from torch_xla_ext import ops
+
+# With more tokens, or fewer columns for the multiprocessors, XLA's products are as fast.
+_MOST_TOKENS = 16
+LEAST_COLUMNS = 1024
+
+
+def is_skinny(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Return whether the operators for few rows compute the product, and faster than XLA does."""
+    return (
+        x.dim() == 2
+        and 0 < x.shape[0] <= _MOST_TOKENS
+        and x.dtype == weight.dtype
+        and x.dtype in (torch.float16, torch.bfloat16)
+        and x.shape[1] % 8 == 0
+        and weight.shape[0] >= LEAST_COLUMNS
+    )
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Compute `functional.linear`."""
+    if not is_skinny(x, weight):
+        return functional.linear(x, weight, bias)
+    product = ops.skinny_linear(x, weight)
+    return product if bias is None else product + bias
