@@ -275,12 +275,25 @@ class Devices:
                     sizes |= {stack: self._bytes_of_one(stack, dim) for stack in part}
         return sum(sizes.values())
 
-    def parts(self, module: nn.Module) -> weights.Parts:
+    def parts(self, module: nn.Module) -> list[weights.Part]:
         """Return the parts that `place_model` makes of a module's weight."""
         weight, parts = module.weight.data, [module.weight.data]
         if isinstance(module, QKVParallelLinear | MergedColumnParallelLinear):
             parts = _parts(weight, module.output_sizes, self.count)
-        return parts, [_divided_dimension(module)] * len(parts)
+        dim = _divided_dimension(module)
+        return [self._part(part, dim) for part in parts]
+
+    def _part(self, part: torch.Tensor, dim: int | None) -> weights.Part:
+        if not self._divides(part, dim):
+            return [part], None
+        return [shard.contiguous() for shard in part.chunk(self.count, dim)], dim
+
+    def send_part(self, part: weights.Part) -> torch.Tensor:
+        """Return one of the `parts` on the devices."""
+        shards, dim = part
+        if dim is None:
+            return self.send(shards, [None])[0]
+        return sharding.join(shards, self._mesh, dim)
 
     def place_model(
         self, model: nn.Module, sent: Mapping[torch.Tensor, Sequence[torch.Tensor]]

@@ -40,8 +40,8 @@ _MOST_THREADS = 8
 # Bytes on their way, if a layer has less: a part of the free ones, between these limits.
 _WAITING_PART, _LEAST_WAITING, _MOST_WAITING = 1 / 16, 2**29, 2**33
 
-# The parts of a weight, and along which dimension the devices divide each.
-Parts = tuple[list[torch.Tensor], list[int | None]]
+# A part of a weight: the shards of the devices and along which dimension, or the whole and None.
+Part = tuple[list[torch.Tensor], int | None]
 
 
 class Placement:
@@ -59,17 +59,17 @@ class Placement:
         moe.divide_layer(layer, 1 if self._devices is None else self._devices.count)
         return list(layer.sharded)
 
-    def parts(self, layer: nn.Module) -> Parts:
+    def parts(self, layer: nn.Module) -> list[Part]:
         """Return the parts that the layer's weight has on the devices; in any thread."""
         if self._devices is None:
-            return [layer.weight.data], [None]
+            return [([layer.weight.data], None)]
         return self._devices.parts(layer)
 
-    def send(self, parts: Parts) -> list[torch.Tensor]:
-        """Return the parts on the devices."""
+    def send(self, part: Part) -> torch.Tensor:
+        """Return the part on the devices."""
         if self._devices is None:
-            return xm.send_cpu_data_to_device(parts[0], self._device)
-        return self._devices.send(*parts)
+            return xm.send_cpu_data_to_device(part[0], self._device)[0]
+        return self._devices.send_part(part)
 
 
 class _Layer:
@@ -181,13 +181,13 @@ class WeightStream:
                 layer.is_arranged = True
                 _free(weight)
 
-        def parts() -> list[Parts]:
+        def parts() -> list[list[Part]]:
             return [self._placement.parts(owner) for owner in owners]
 
-        def send(parts: list[Parts]) -> None:
+        def send(parts: list[list[Part]]) -> None:
             # Here, not in a thread: torch_xla is faster as long as one thread uses it.
             for weight, its_parts in zip(weights, parts, strict=True):
-                self.sent[weight] = self._placement.send(its_parts)
+                self.sent[weight] = [self._placement.send(part) for part in its_parts]
                 _free(weight)
 
         self._add(self._threads.submit(parts), sum(w.nbytes for w in weights), send)

@@ -77,7 +77,7 @@ def test_weights_leave_the_host_layer_by_layer(
     on_host = []
     parts = weights.Placement.parts
 
-    def watched_parts(placement: weights.Placement, layer: torch.nn.Module) -> weights.Parts:
+    def watched_parts(placement: weights.Placement, layer: torch.nn.Module) -> list[weights.Part]:
         on_host.append(host_bytes(layer.weight))
         return parts(placement, layer)
 
@@ -153,9 +153,9 @@ class Sent(weights.Placement):
         super().__init__(torch.device("cpu"), None)
         self.sent: list[torch.Tensor] = []
 
-    def send(self, parts: weights.Parts) -> list[torch.Tensor]:
-        self.sent.append(parts[0][0].clone())
-        return self.sent[-1:]
+    def send(self, part: weights.Part) -> torch.Tensor:
+        self.sent.append(part[0][0].clone())
+        return self.sent[-1]
 
 
 def test_stream(monkeypatch: pytest.MonkeyPatch) -> None:
