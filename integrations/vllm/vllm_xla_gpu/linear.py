@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
+import torch_xla
 from torch.nn import functional
 
 from torch_xla_ext import ops
@@ -10,6 +13,17 @@ from torch_xla_ext import ops
 # With more tokens, or fewer columns for the multiprocessors, XLA's products are as fast.
 _MOST_TOKENS = 16
 LEAST_COLUMNS = 1024
+
+
+@functools.cache
+def _most_columns() -> float:
+    """Return with how many columns the kernels are faster.
+
+    An H100's memory is the limit of both. XLA's products reach more of an H200's, unless there are
+    so few columns that it divides the sums.
+    """
+    kind = torch_xla._XLAC._xla_device_kind(str(torch_xla.device()))
+    return float("inf") if "H100" in str(kind) else 4096
 
 
 def is_skinny(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -20,7 +34,7 @@ def is_skinny(x: torch.Tensor, weight: torch.Tensor) -> bool:
         and x.dtype == weight.dtype
         and x.dtype in (torch.float16, torch.bfloat16)
         and x.shape[1] % 8 == 0
-        and weight.shape[0] >= LEAST_COLUMNS
+        and LEAST_COLUMNS <= weight.shape[0] <= _most_columns()
     )
 
 
