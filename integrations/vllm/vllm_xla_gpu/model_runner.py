@@ -230,7 +230,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
 
     @property
     def _count(self) -> int:
-        """Of the devices."""
+        """The number of devices."""
         return 1 if self._devices is None else self._devices.count
 
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:

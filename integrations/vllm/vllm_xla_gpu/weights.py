@@ -45,7 +45,7 @@ Part = tuple[list[torch.Tensor], int | None]
 
 
 class Placement:
-    """What a layer's weights become on the devices."""
+    """Brings a layer's weights to the devices, in the form in which they are used."""
 
     def __init__(self, device: torch.device, devices: Devices | None) -> None:
         """Take the device, and those that share the model if they are several."""
