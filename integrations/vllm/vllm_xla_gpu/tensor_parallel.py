@@ -38,7 +38,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 
 from torch_xla_ext import ops, sharding
 from torch_xla_ext.ops.all_reduce import MAX_ROW_BYTES, WORKSPACE_BYTES
-from vllm_xla_gpu import fp8, weights
+from vllm_xla_gpu import fp8, moe, weights
 from vllm_xla_gpu.deferred import Columns, PendingSum, ShardedColumns, gate_and_up
 from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.linear import linear
@@ -278,6 +278,8 @@ class Devices:
     def parts(self, module: nn.Module) -> list[weights.Part]:
         """Return the parts that `place_model` makes of a module's weight."""
         weight, parts = module.weight.data, [module.weight.data]
+        if isinstance(module, ShardedLinear) and module.turns > 1:
+            return [(moe.shards_in_turn(weight, module.turns), module.dim)]
         if isinstance(module, QKVParallelLinear | MergedColumnParallelLinear):
             parts = _parts(weight, module.output_sizes, self.count)
         dim = _divided_dimension(module)
