@@ -159,13 +159,16 @@ def _fill(weight: torch.Tensor) -> None:
             part.copy_(numbers[: len(part)])
     else:
         weight.uniform_(-SPREAD, SPREAD)
-    if ON_XLA:
-        torch_xla.sync()
+    if weight.device.type == "xla":
+        # Queued, they would need memory for the numbers of several weights in float32.
+        torch_xla.sync(wait=True)
 
 
 @functools.cache
 def _numbers(dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(POOL, device="cpu").uniform_(-SPREAD, SPREAD).to(dtype)
+    generator = torch.Generator().manual_seed(0)  # any thread may be the first
+    numbers = torch.empty(POOL, device="cpu")
+    return numbers.uniform_(-SPREAD, SPREAD, generator=generator).to(dtype)
 
 
 def use_random_weights() -> None:

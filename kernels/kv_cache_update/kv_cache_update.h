@@ -12,8 +12,15 @@
 //
 // XlaGpuRopeKvPagesUpdate rotates queries and keys first. Each shard of a token
 // has its query heads, its key heads and its value heads, one after another.
+// With query_norm and key_norm, the weights w of an RMS norm (Zhang and
+// Sennrich, 2019), each head x of queries and keys is replaced before:
+//   n = x / sqrt(mean(x²) + norm_epsilon)
+//   x = round(round(n) * w), or round(n * (1 + w)) if norm_adds_one
+// where round is the conversion from float to T.
 #ifndef KERNELS_KV_CACHE_UPDATE_KV_CACHE_UPDATE_H_
 #define KERNELS_KV_CACHE_UPDATE_KV_CACHE_UPDATE_H_
+
+#include <optional>
 
 #include "torch_xla_ext/kernel.h"
 
@@ -40,13 +47,17 @@ inline constexpr Signature kRopeKvPagesUpdate = ParseSignature(
     "XlaGpuRopeKvPagesUpdate(qkv: T[num_tokens, shards, heads, head_dim], "
     "positions: I[num_tokens], slot_mapping: I[num_tokens], "
     "cos_sin: T[num_positions, rotary_dim], "
-    "kv_pages: C[num_pages, page_size, 2 * num_kv_heads, head_dim]) -> "
+    "kv_pages: C[num_pages, page_size, 2 * num_kv_heads, head_dim], "
+    "query_norm?: T[head_dim], key_norm?: T[head_dim]) -> "
     "(query: T[num_tokens, shards, query_heads, head_dim], kv_pages) "
     "where T: F16 | BF16 | F32, C: T | F8E4M3FN, I: S32 | S64");
 
-// Checks the heads of XlaGpuRopeKvPagesUpdate.
+// Checks the heads and norms of XlaGpuRopeKvPagesUpdate.
 inline Status CheckRope(const AnyBuffer& qkv, const AnyBuffer& cos_sin,
-                        const AnyBuffer& kv_pages, int64_t query_heads) {
+                        const AnyBuffer& kv_pages,
+                        const std::optional<AnyBuffer>& query_norm,
+                        const std::optional<AnyBuffer>& key_norm,
+                        int64_t query_heads) {
   const int64_t of_shard = kv_pages.dim(2) / qkv.dim(1);
   if (kv_pages.dim(2) != qkv.dim(1) * of_shard || of_shard % 2 != 0 ||
       query_heads != qkv.dim(2) - of_shard) {
@@ -63,6 +74,9 @@ inline Status CheckRope(const AnyBuffer& qkv, const AnyBuffer& cos_sin,
                          " rows of ", cos_sin.dim(1), " for heads of ",
                          qkv.dim(3));
   }
+  if (query_norm.has_value() != key_norm.has_value()) {
+    return Status::Error("key_norm: expected it with query_norm only");
+  }
   return Status::Ok();
 }
 
@@ -77,6 +91,23 @@ struct KvCacheUpdateParams {
     return MakeFields(Field("key_scale", &P::key_scale),
                       Field("value_scale", &P::value_scale),
                       Field("report_out_of_range", &P::report_out_of_range));
+  }
+};
+
+struct RopeKvPagesUpdateParams {
+  double key_scale;  // these three as above
+  double value_scale;
+  bool report_out_of_range;
+  double norm_epsilon;
+  bool norm_adds_one;  // to the weights
+
+  static constexpr auto Fields() {
+    using P = RopeKvPagesUpdateParams;
+    return MakeFields(Field("key_scale", &P::key_scale),
+                      Field("value_scale", &P::value_scale),
+                      Field("report_out_of_range", &P::report_out_of_range),
+                      Field("norm_epsilon", &P::norm_epsilon),
+                      Field("norm_adds_one", &P::norm_adds_one));
   }
 };
 

@@ -1,7 +1,9 @@
 // XlaGpuKvCacheUpdate, XlaGpuKvPagesUpdate and XlaGpuRopeKvPagesUpdate for the
 // CPU.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <optional>
 #include <vector>
 
 #include "kernels/common/host_floats.h"
@@ -99,30 +101,47 @@ Status KvPagesUpdateOnHost(AnyBuffer key, AnyBuffer value,
   return Status::Ok();
 }
 
-// The rotated elements of a head, or its elements if cos_sin is null.
+// Replaces a head's elements by those of their RMS norm; see kv_cache_update.h.
 template <typename T>
-void Rotate(const T* in, const T* cos_sin, int64_t rotary_dim, int64_t head_dim,
-            T* out) {
-  std::copy(in, in + head_dim, out);
-  if (cos_sin == nullptr) return;
+void Normalize(const T* weight, const RopeKvPagesUpdateParams& params,
+               std::vector<T>* head) {
+  float sum = 0;
+  for (const T x : *head) sum += static_cast<float>(x) * static_cast<float>(x);
+  const float factor = 1 / std::sqrt(sum / head->size() +
+                                     static_cast<float>(params.norm_epsilon));
+  for (size_t d = 0; d < head->size(); ++d) {
+    const float x = static_cast<float>((*head)[d]) * factor;
+    const float w = static_cast<float>(weight[d]);
+    (*head)[d] = FromFloat<T>(params.norm_adds_one
+                                  ? x * (1 + w)
+                                  : static_cast<float>(FromFloat<T>(x)) * w);
+  }
+}
+
+// Rotates a head's first rotary_dim elements.
+template <typename T>
+void Rotate(const T* cos_sin, int64_t rotary_dim, T* head) {
   const int64_t half = rotary_dim / 2;
   for (int64_t d = 0; d < half; ++d) {
-    const float x = static_cast<float>(in[d]);
-    const float y = static_cast<float>(in[d + half]);
+    const float x = static_cast<float>(head[d]);
+    const float y = static_cast<float>(head[d + half]);
     const float cos = static_cast<float>(cos_sin[d]);
     const float sin = static_cast<float>(cos_sin[d + half]);
-    out[d] = FromFloat<T>(x * cos - y * sin);
-    out[d + half] = FromFloat<T>(y * cos + x * sin);
+    head[d] = FromFloat<T>(x * cos - y * sin);
+    head[d + half] = FromFloat<T>(y * cos + x * sin);
   }
 }
 
 Status RopeKvPagesUpdateOnHost(AnyBuffer qkv, AnyBuffer positions,
                                AnyBuffer slot_mapping, AnyBuffer cos_sin,
-                               AnyBuffer kv_pages, AnyResult query,
-                               AnyResult new_kv_pages,
-                               const KvCacheUpdateParams& params) {
+                               AnyBuffer kv_pages,
+                               std::optional<AnyBuffer> query_norm,
+                               std::optional<AnyBuffer> key_norm,
+                               AnyResult query, AnyResult new_kv_pages,
+                               const RopeKvPagesUpdateParams& params) {
   if (qkv.size() == 0) return Status::Ok();
-  XLA_KERNEL_RETURN_IF_ERROR(CheckRope(qkv, cos_sin, kv_pages, query.dim(2)));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckRope(qkv, cos_sin, kv_pages, query_norm, key_norm, query.dim(2)));
   const int64_t num_slots = kv_pages.dim(0) * kv_pages.dim(1);
   if (params.report_out_of_range) {
     Report("XlaGpuRopeKvPagesUpdate", slot_mapping, num_slots);
@@ -135,7 +154,7 @@ Status RopeKvPagesUpdateOnHost(AnyBuffer qkv, AnyBuffer positions,
     VisitFloat(kv_pages.dtype(), [&](auto c) {
       using T = decltype(t);
       using C = decltype(c);
-      std::vector<T> rotated(head_dim);
+      std::vector<T> rotated;
       for (int64_t row = 0; row < qkv.dim(0) * shards * heads; ++row) {
         const int64_t token = row / heads / shards,
                       shard = row / heads % shards;
@@ -145,9 +164,16 @@ Status RopeKvPagesUpdateOnHost(AnyBuffer qkv, AnyBuffer positions,
         const int64_t position =
             std::min(std::max(Integer(positions, token), int64_t{0}),
                      cos_sin.dim(0) - 1);
-        Rotate(qkv.data<T>() + row * head_dim,
-               is_value ? nullptr : cos_sin.data<T>() + position * rotary_dim,
-               rotary_dim, head_dim, rotated.data());
+        const T* const from = qkv.data<T>() + row * head_dim;
+        rotated.assign(from, from + head_dim);
+        if (!is_value) {
+          if (query_norm) {
+            Normalize((is_query ? query_norm : key_norm)->data<T>(), params,
+                      &rotated);
+          }
+          Rotate(cos_sin.data<T>() + position * rotary_dim, rotary_dim,
+                 rotated.data());
+        }
         if (is_query) {
           std::copy(
               rotated.begin(), rotated.end(),

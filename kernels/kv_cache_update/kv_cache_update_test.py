@@ -196,6 +196,74 @@ def test_rotation(
             assert steps.abs().max() <= 1
 
 
+@pytest.mark.parametrize("adds_one", [False, True])
+@pytest.mark.parametrize(
+    ("shards", "query_heads", "kv_heads", "head_dim", "rotary_dim"),
+    [(1, 4, 1, 128, 128), (2, 3, 2, 96, 32), (1, 2, 1, 320, 320), (2, 1, 1, 14, 6)],
+)
+@for_each_dtype
+def test_norms_of_heads(
+    device: torch.device,
+    shards: int,
+    query_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    rotary_dim: int,
+    dtype: torch.dtype,
+    adds_one: bool,
+) -> None:
+    """They are those of vLLM's RMSNorm and GemmaRMSNorm, before the rotation."""
+    tokens, page_size, epsilon = 21, 8, 0.1
+    heads = [query_heads, kv_heads, kv_heads]
+    qkv = torch.randn(tokens, shards, sum(heads), head_dim).to(dtype)
+    qkv[5] *= 100
+    norms = [torch.randn(head_dim).to(dtype) for _ in range(2)]
+    angles = torch.rand(50, rotary_dim // 2) * 6
+    cos_sin = torch.cat([angles.cos(), angles.sin()], dim=-1).to(dtype)
+    positions, slots = torch.randint(50, (tokens,)), torch.randperm(5 * page_size)[:tokens]
+    slots[[3, 7]] = torch.tensor([-1, 5 * page_size])
+    pages = torch.randn(5, page_size, 2 * shards * kv_heads, head_dim).to(dtype)
+
+    *parts, values = qkv.split(heads, dim=2)
+    for i, weight in enumerate(norms):
+        x = parts[i].float()
+        x = x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + epsilon)
+        x = x * (1 + weight.float()) if adds_one else x.to(dtype) * weight
+        parts[i] = x.to(dtype)
+    normed = torch.cat([*parts, values], dim=2)
+
+    for place in (device, "cpu"):
+        inputs = [x.to(place) for x in (positions, slots, cos_sin)]
+        expected_pages, updated = (pages.to(place, copy=True) for _ in range(2))
+        expected = rope_kv_pages_update(normed.to(place), *inputs, expected_pages)
+        query = rope_kv_pages_update(
+            qkv.to(place),
+            *inputs,
+            updated,
+            query_norm=norms[0].to(place),
+            key_norm=norms[1].to(place),
+            norm_epsilon=epsilon,
+            norm_adds_one=adds_one,
+        )
+        # A number that is rounded to the other side, up to three times.
+        step = torch.finfo(dtype).eps
+        tolerances = {"rtol": 4 * step, "atol": 16 * step}
+        torch.testing.assert_close(query.cpu(), expected.cpu(), **tolerances)
+        torch.testing.assert_close(updated.cpu(), expected_pages.cpu(), **tolerances)
+        assert torch.equal(bits(updated[:, :, 1::2]), bits(expected_pages[:, :, 1::2]))
+
+
+def test_norms_of_a_quantized_cache(device: torch.device) -> None:
+    qkv, weight = torch.full((1, 1, 3, 64), 5.0), torch.full((64,), 3.0)
+    zero = torch.zeros(1, dtype=torch.int64, device=device)
+    cos_sin = torch.cat([torch.ones(1, 32), torch.zeros(1, 32)], dim=-1).to(device)
+    pages = torch.zeros(1, 8, 2, 64).to(FP8).to(device)
+    norms = {"query_norm": weight.to(device), "key_norm": (weight / 4).to(device)}
+    query = rope_kv_pages_update(qkv.to(device), zero, zero, cos_sin, pages, 0.5, 2.0, **norms)
+    torch.testing.assert_close(query.cpu(), torch.full((1, 1, 64), 3.0))
+    assert pages.cpu().float()[0, 0].unique(dim=1).flatten().tolist() == [1.5, 2.5]
+
+
 def test_positions_out_of_range(device: torch.device) -> None:
     qkv = torch.ones(2, 1, 3, 4, device=device)
     cos_sin = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]], device=device)
@@ -213,6 +281,12 @@ def test_rotation_refuses_other_shapes(device: torch.device) -> None:
         rope_kv_pages_update(qkv, slots, slots, cos_sin, pages[:, :, :2])
     with pytest.raises(ValueError, match="cos_sin: expected at least one row"):
         rope_kv_pages_update(qkv, slots, slots, torch.ones(3, 6, device=device), pages)
+    norm = torch.ones(4, device=device)
+    with pytest.raises(ValueError, match="query_norm and key_norm must be given together"):
+        rope_kv_pages_update(qkv, slots, slots, cos_sin, pages, query_norm=norm)
+    with pytest.raises(ValueError, match=r"\(key_norm\): expected dimension 0 to be 4"):
+        norms = {"query_norm": norm, "key_norm": norm[:2]}
+        rope_kv_pages_update(qkv, slots, slots, cos_sin, pages, **norms)
 
 
 @pytest.mark.parametrize(

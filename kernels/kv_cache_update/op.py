@@ -38,6 +38,8 @@ def _check_rope(
     kv_pages: torch.Tensor,
     k_scale: float | None,
     v_scale: float | None,
+    query_norm: torch.Tensor | None,
+    key_norm: torch.Tensor | None,
     **others: Value,
 ) -> None:
     operator = "xla_gpu::rope_kv_pages_update"
@@ -56,6 +58,8 @@ def _check_rope(
             f"{operator}: cos_sin: expected at least one row, of an even number of elements, at "
             f"most the head_dim {head_dim}, which is even, but got {tuple(cos_sin.shape)}"
         )
+    if (query_norm is None) != (key_norm is None):
+        raise ValueError(f"{operator}: query_norm and key_norm must be given together")
 
 
 def _num_query_heads(qkv: torch.Tensor, kv_pages: torch.Tensor) -> int:
@@ -65,7 +69,7 @@ def _num_query_heads(qkv: torch.Tensor, kv_pages: torch.Tensor) -> int:
 
 def _rope_rule(qkv: torch.Tensor, kv_pages: torch.Tensor, **others: Value) -> str:
     pages = f"_ _ (s {kv_pages.shape[2] // qkv.shape[1]}) _"
-    return f"_ s _ _, _, _, _ _, {pages} -> _ s _ _, {pages}"
+    return f"_ s _ _, _, _, _ _, {pages}, _, _ -> _ s _ _, {pages}"
 
 
 def _attributes(
@@ -76,6 +80,17 @@ def _attributes(
         "value_scale": 1.0 if value_scale is None else value_scale,
         "report_out_of_range": _paged.reports_out_of_range(),
     }
+
+
+def _rope_attributes(
+    k_scale: float | None,
+    v_scale: float | None,
+    norm_epsilon: float,
+    norm_adds_one: bool,
+    **others: Value,
+) -> dict[str, object]:
+    norm = {"norm_epsilon": norm_epsilon, "norm_adds_one": norm_adds_one}
+    return _attributes(k_scale, v_scale) | norm
 
 
 define_in_place_operator(
@@ -98,12 +113,13 @@ define_in_place_operator(
 )
 define_operator(
     "xla_gpu::rope_kv_pages_update(Tensor qkv, Tensor positions, Tensor slot_mapping, "
-    "Tensor cos_sin, Tensor kv_pages, float? k_scale=None, float? v_scale=None) "
-    "-> (Tensor, Tensor)",
+    "Tensor cos_sin, Tensor kv_pages, float? k_scale=None, float? v_scale=None, "
+    "Tensor? query_norm=None, Tensor? key_norm=None, float norm_epsilon=1e-6, "
+    "bool norm_adds_one=False) -> (Tensor, Tensor)",
     target=ROPE_TARGET,
     environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check_rope,
-    attributes=lambda k_scale, v_scale, **others: _attributes(k_scale, v_scale),
+    attributes=_rope_attributes,
     sizes=lambda qkv, kv_pages, **others: {"query_heads": _num_query_heads(qkv, kv_pages)},
     sharding_rule=_rope_rule,
 )
@@ -194,6 +210,10 @@ def rope_kv_pages_update(
     kv_pages: torch.Tensor,
     k_scale: float | None = None,
     v_scale: float | None = None,
+    query_norm: torch.Tensor | None = None,
+    key_norm: torch.Tensor | None = None,
+    norm_epsilon: float = 1e-6,
+    norm_adds_one: bool = False,
 ) -> torch.Tensor:
     """Rotate queries and keys, write keys and values into pages, and return the queries.
 
@@ -201,6 +221,11 @@ def rope_kv_pages_update(
     al., "RoFormer", 2021, where element i of a head is rotated with element
     ``i + rotary_dim // 2``; the elements behind the first rotary_dim are left as they are.
     Products and sums are float32. On an XLA device the cache is not copied; on others it is.
+
+    With `query_norm` and `key_norm`, an RMS norm (Zhang and Sennrich, 2019) replaces each head of
+    the queries and keys before: by ``n * query_norm`` with n of the dtype of `qkv`, where
+    ``n = x / sqrt(mean(x ** 2) + norm_epsilon)``; or, with `norm_adds_one` as in Gemma, by
+    ``n * (1 + query_norm)`` with n of float32.
 
     Args:
         qkv: [num_tokens, shards, heads, head_dim], float16, bfloat16 or float32: of each shard the
@@ -212,6 +237,9 @@ def rope_kv_pages_update(
         cos_sin: [num_positions, rotary_dim], of the dtype of `qkv`: the cosines of a position's
             angles, then their sines. rotary_dim is even, and at most head_dim.
         kv_pages: [num_pages, page_size, 2 * num_kv_heads, head_dim], as in `kv_pages_update`.
+        query_norm, key_norm: [head_dim], of the dtype of `qkv`: the weights of the norms.
+        norm_epsilon: what the norms add to the mean.
+        norm_adds_one: whether they add 1 to the weights.
 
     Returns:
         The rotated queries, [num_tokens, num_q_heads, head_dim] of the dtype of `qkv`.
@@ -231,7 +259,17 @@ def rope_kv_pages_update(
                 [ 1.,  1.,  1.,  1.]], device='xla:0')
     """
     query, updated = torch.ops.xla_gpu.rope_kv_pages_update(
-        qkv, positions, slot_mapping, cos_sin, kv_pages, k_scale, v_scale
+        qkv,
+        positions,
+        slot_mapping,
+        cos_sin,
+        kv_pages,
+        k_scale,
+        v_scale,
+        query_norm,
+        key_norm,
+        norm_epsilon,
+        norm_adds_one,
     )
     kv_pages.copy_(updated)
     return query.flatten(1, 2)

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "kernels/kv_cache_update/convert.cuh"
 #include "kernels/kv_cache_update/kv_cache_update.h"
@@ -15,15 +16,20 @@ constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = int64_t{1} << 20;
 
 struct RopeArgs {
-  explicit RopeArgs(const KvCacheUpdateParams& params)
-      : key_scale(params.key_scale), value_scale(params.value_scale) {}
+  explicit RopeArgs(const RopeKvPagesUpdateParams& params)
+      : norm_epsilon(static_cast<float>(params.norm_epsilon)),
+        norm_adds_one(params.norm_adds_one),
+        key_scale(params.key_scale),
+        value_scale(params.value_scale) {}
 
-  const void* qkv;      // T[num_tokens, shards, heads, head_dim]
-  Integers positions;   // [num_tokens]
-  Integers slots;       // [num_tokens]
-  const void* cos_sin;  // T[num_positions, rotary_dim]
-  void* query;          // T[num_tokens, shards, query_heads, head_dim]
-  void* pages;          // C[num_slots, shards, kv_heads, 2, head_dim]
+  const void* qkv;         // T[num_tokens, shards, heads, head_dim]
+  Integers positions;      // [num_tokens]
+  Integers slots;          // [num_tokens]
+  const void* cos_sin;     // T[num_positions, rotary_dim]
+  const void* query_norm;  // T[head_dim], or null, as key_norm is then
+  const void* key_norm;
+  void* query;  // T[num_tokens, shards, query_heads, head_dim]
+  void* pages;  // C[num_slots, shards, kv_heads, 2, head_dim]
   int64_t num_tokens;
   int64_t num_positions;
   int64_t num_slots;
@@ -32,6 +38,9 @@ struct RopeArgs {
   uint32_t kv_heads;
   uint32_t head_dim;
   uint32_t rotary_dim;
+  uint32_t lanes;  // the threads of a head: a power of two, at most 32
+  float norm_epsilon;
+  bool norm_adds_one;
   Scale key_scale;
   Scale value_scale;
 };
@@ -54,70 +63,146 @@ __device__ void Rotate(const Vector<T, kCount>& cos,
   *y = Convert<T>(second, scale);
 }
 
-// The unit of work are two vectors of a head, whose elements are rotated with
-// each other, or neither.
+// The sum over the threads of a head.
+__device__ float SumOfHead(float x, uint32_t lanes) {
+  const uint32_t first = threadIdx.x % 32 / lanes * lanes;
+  const uint32_t mask = 0xffffffffu >> (32 - lanes) << first;
+  for (uint32_t offset = lanes / 2; offset > 0; offset /= 2) {
+    x += __shfl_xor_sync(mask, x, offset);
+  }
+  return x;
+}
+
+template <typename T, int kCount>
+__device__ float SumOfSquares(const Vector<T, kCount>& x) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float value = ToFloat(x.values[i]);
+    sum += value * value;
+  }
+  return sum;
+}
+
+// What the RMS norm makes of x, if `factor` is that of x's head. The scale is
+// of no effect, as in Rotate.
+template <typename T, int kCount>
+__device__ void Normalize(const Vector<T, kCount>& weight, float factor,
+                          bool adds_one, const Scale& scale,
+                          Vector<T, kCount>* x) {
+  Vector<float, kCount> result;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    result.values[i] = ToFloat(x->values[i]) * factor;
+  }
+  if (!adds_one) *x = Convert<T>(result, scale);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float w = ToFloat(weight.values[i]);
+    result.values[i] =
+        adds_one ? result.values[i] * (1 + w) : ToFloat(x->values[i]) * w;
+  }
+  *x = Convert<T>(result, scale);
+}
+
+// args.lanes threads compute a head. Each takes pairs of vectors of it, whose
+// elements are rotated with each other, or neither.
 template <typename T, typename C, int kCount>
 __global__ void __launch_bounds__(kThreads)
     RopeKernel(const __grid_constant__ RopeArgs args) {
   using From = Vector<T, kCount>;
   using To = Vector<C, kCount>;
   const uint32_t heads = args.query_heads + 2 * args.kv_heads;
-  const uint32_t pairs = args.head_dim / 2 / kCount;
-  const int64_t token_units = int64_t{args.shards} * heads * pairs;
-  const int64_t count = args.num_tokens * token_units;
-  for (int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-       index < count; index += int64_t{gridDim.x} * kThreads) {
-    const int64_t token = index / token_units;
-    const uint32_t unit = static_cast<uint32_t>(index - token * token_units);
-    const uint32_t pair = unit % pairs * kCount;
-    const uint32_t head = unit / pairs % heads, shard = unit / pairs / heads;
+  const uint32_t heads_of_block = kThreads / args.lanes;
+  const uint32_t lane = threadIdx.x % args.lanes * kCount;
+  const uint32_t stride = args.lanes * kCount;
+  const uint32_t rows_of_token = args.shards * heads;
+  const int64_t rows = args.num_tokens * rows_of_token;
+  for (int64_t row =
+           int64_t{blockIdx.x} * heads_of_block + threadIdx.x / args.lanes;
+       row < rows; row += int64_t{gridDim.x} * heads_of_block) {
+    const int64_t token = row / rows_of_token;
+    const uint32_t rest = static_cast<uint32_t>(row - token * rows_of_token);
+    const uint32_t head = rest % heads, shard = rest / heads;
     const bool is_query = head < args.query_heads;
     const bool is_value = head >= args.query_heads + args.kv_heads;
-
-    const uint32_t rotary_dim = is_value ? 0 : args.rotary_dim;
-    const uint32_t half = rotary_dim / 2;
-    const bool rotates = pair < half;
-    const uint32_t first = rotates ? pair : pair + half;
-    const uint32_t second = first + (rotates ? half : args.head_dim / 2 - half);
-    const int64_t row = (token * args.shards + shard) * heads + head;
     const T* const from = static_cast<const T*>(args.qkv) + row * args.head_dim;
-    From x = *reinterpret_cast<const From*>(from + first);
-    From y = *reinterpret_cast<const From*>(from + second);
-    if (rotates) {
+
+    T* query = nullptr;
+    C* page = nullptr;
+    if (is_query) {
+      query = static_cast<T*>(args.query) +
+              ((token * args.shards + shard) * args.query_heads + head) *
+                  args.head_dim;
+    } else {
+      const int64_t slot = args.slots[token];
+      if (slot < 0 || slot >= args.num_slots) continue;
+      const uint32_t kv_head =
+          head - args.query_heads - (is_value ? args.kv_heads : 0);
+      page = static_cast<C*>(args.pages) +
+             (((slot * args.shards + shard) * args.kv_heads + kv_head) * 2 +
+              is_value) *
+                 args.head_dim;
+    }
+
+    const T* const norm =
+        is_value
+            ? nullptr
+            : static_cast<const T*>(is_query ? args.query_norm : args.key_norm);
+    float factor = 1;
+    if (norm != nullptr) {
+      float sum = 0;
+      for (uint32_t i = lane; i < args.head_dim; i += stride) {
+        sum += SumOfSquares(*reinterpret_cast<const From*>(from + i));
+      }
+      sum = SumOfHead(sum, args.lanes);
+      factor = rsqrtf(sum / args.head_dim + args.norm_epsilon);
+    }
+
+    const uint32_t half = is_value ? 0 : args.rotary_dim / 2;
+    const T* cos = nullptr;
+    if (half != 0) {
       const int64_t position =
           min(max(args.positions[token], int64_t{0}), args.num_positions - 1);
-      const T* const cos =
-          static_cast<const T*>(args.cos_sin) + position * rotary_dim + pair;
-      Rotate(*reinterpret_cast<const From*>(cos),
-             *reinterpret_cast<const From*>(cos + half), args.key_scale, &x,
-             &y);
+      cos = static_cast<const T*>(args.cos_sin) + position * args.rotary_dim;
     }
-    if (is_query) {
-      T* const to = static_cast<T*>(args.query) +
-                    ((token * args.shards + shard) * args.query_heads + head) *
-                        args.head_dim;
-      *reinterpret_cast<From*>(to + first) = x;
-      *reinterpret_cast<From*>(to + second) = y;
-      continue;
+    for (uint32_t pair = lane; pair < args.head_dim / 2; pair += stride) {
+      const bool rotates = pair < half;
+      const uint32_t first = rotates ? pair : pair + half;
+      const uint32_t second =
+          first + (rotates ? half : args.head_dim / 2 - half);
+      From x = *reinterpret_cast<const From*>(from + first);
+      From y = *reinterpret_cast<const From*>(from + second);
+      if (norm != nullptr) {
+        Normalize(*reinterpret_cast<const From*>(norm + first), factor,
+                  args.norm_adds_one, args.key_scale, &x);
+        Normalize(*reinterpret_cast<const From*>(norm + second), factor,
+                  args.norm_adds_one, args.key_scale, &y);
+      }
+      if (rotates) {
+        Rotate(*reinterpret_cast<const From*>(cos + pair),
+               *reinterpret_cast<const From*>(cos + half + pair),
+               args.key_scale, &x, &y);
+      }
+      if (is_query) {
+        *reinterpret_cast<From*>(query + first) = x;
+        *reinterpret_cast<From*>(query + second) = y;
+      } else {
+        const Scale& scale = is_value ? args.value_scale : args.key_scale;
+        *reinterpret_cast<To*>(page + first) = Convert<C>(x, scale);
+        *reinterpret_cast<To*>(page + second) = Convert<C>(y, scale);
+      }
     }
-    const int64_t slot = args.slots[token];
-    if (slot < 0 || slot >= args.num_slots) continue;
-    const uint32_t kv_head =
-        head - args.query_heads - (is_value ? args.kv_heads : 0);
-    const int64_t kv_row =
-        ((slot * args.shards + shard) * args.kv_heads + kv_head) * 2 + is_value;
-    C* const to = static_cast<C*>(args.pages) + kv_row * args.head_dim;
-    const Scale& scale = is_value ? args.value_scale : args.key_scale;
-    *reinterpret_cast<To*>(to + first) = Convert<C>(x, scale);
-    *reinterpret_cast<To*>(to + second) = Convert<C>(y, scale);
   }
 }
 
 template <typename T, typename C, int kCount>
-Status Launch(cudaStream_t stream, const RopeArgs& args) {
+Status Launch(cudaStream_t stream, RopeArgs args) {
+  const uint32_t pairs = args.head_dim / 2 / kCount;
+  args.lanes = 1;
+  while (args.lanes < std::min(pairs, 32u)) args.lanes *= 2;
   const int64_t count = args.num_tokens * args.shards *
-                        (args.query_heads + 2 * args.kv_heads) *
-                        (args.head_dim / 2 / kCount);
+                        (args.query_heads + 2 * args.kv_heads) * args.lanes;
   const int64_t blocks =
       std::min((count + kThreads - 1) / kThreads, kMaxBlocks);
   RopeKernel<T, C, kCount>
@@ -131,6 +216,8 @@ Status LaunchVectors(cudaStream_t stream, const RopeArgs& args) {
   // XLA aligns its allocations, but may pass a kernel a slice of one.
   const uintptr_t addresses = reinterpret_cast<uintptr_t>(args.qkv) |
                               reinterpret_cast<uintptr_t>(args.cos_sin) |
+                              reinterpret_cast<uintptr_t>(args.query_norm) |
+                              reinterpret_cast<uintptr_t>(args.key_norm) |
                               reinterpret_cast<uintptr_t>(args.query) |
                               reinterpret_cast<uintptr_t>(args.pages);
   if (args.head_dim / 2 % kCount == 0 && args.rotary_dim / 2 % kCount == 0 &&
@@ -149,15 +236,20 @@ Status LaunchType(cudaStream_t stream, DType cache, const RopeArgs& args) {
 Status LaunchRopeKvPagesUpdate(cudaStream_t stream, AnyBuffer qkv,
                                AnyBuffer positions, AnyBuffer slot_mapping,
                                AnyBuffer cos_sin, AnyBuffer kv_pages,
+                               std::optional<AnyBuffer> query_norm,
+                               std::optional<AnyBuffer> key_norm,
                                AnyResult query, AnyResult new_kv_pages,
-                               const KvCacheUpdateParams& params) {
+                               const RopeKvPagesUpdateParams& params) {
   if (qkv.size() == 0) return Status::Ok();
-  XLA_KERNEL_RETURN_IF_ERROR(CheckRope(qkv, cos_sin, kv_pages, query.dim(2)));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckRope(qkv, cos_sin, kv_pages, query_norm, key_norm, query.dim(2)));
   RopeArgs args(params);
   args.qkv = qkv.untyped_data();
   args.positions = Integers(positions);
   args.slots = Integers(slot_mapping);
   args.cos_sin = cos_sin.untyped_data();
+  args.query_norm = query_norm ? query_norm->untyped_data() : nullptr;
+  args.key_norm = key_norm ? key_norm->untyped_data() : nullptr;
   args.query = query.untyped_data();
   args.pages = new_kv_pages.untyped_data();
   args.num_tokens = qkv.dim(0);

@@ -123,7 +123,13 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         if rotation is not None:
             qkv = rotation.columns.by_shard.unflatten(-1, (-1, self.head_size))
             q = ops.rope_kv_pages_update(
-                qkv, rotation.positions, slots, rotation.layer.cos_sin_cache, kv_cache, **scales
+                qkv,
+                rotation.positions,
+                slots,
+                rotation.layer.cos_sin_cache,
+                kv_cache,
+                **scales,
+                **_norm_options(rotation),
             )
         else:
             dtype = query.dtype if is_fp8 else kv_cache.dtype
@@ -168,5 +174,31 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
             and layer.head_size == self.head_size == padded_head_dim(self.head_size)
             and layer.cos_sin_cache.dtype == query.dtype
             and (is_fp8 or kv_cache.dtype == query.dtype)
+            and self._fit_norms(rotation)
         )
         return rotation if fits else None
+
+    def _fit_norms(self, rotation: Rotation) -> bool:
+        """Return whether the kernel computes the norms of queries and keys, if there are any."""
+        norms = [rotation.query.norm, rotation.key.norm]
+        if None in norms:
+            return norms == [None, None]
+        weights = [norm.layer.weight for norm in norms]
+        return (
+            len({(norm.layer.variance_epsilon, norm.adds_one) for norm in norms}) == 1
+            and all(len(weight) == self.head_size for weight in weights)
+            and all(weight.dtype == rotation.columns.by_shard.dtype for weight in weights)
+        )
+
+
+def _norm_options(rotation: Rotation) -> dict[str, object]:
+    """Return the norms' arguments of `ops.rope_kv_pages_update`."""
+    query, key = rotation.query.norm, rotation.key.norm
+    if query is None:
+        return {}
+    return {
+        "query_norm": query.layer.weight,
+        "key_norm": key.layer.weight,
+        "norm_epsilon": query.layer.variance_epsilon,
+        "norm_adds_one": query.adds_one,
+    }

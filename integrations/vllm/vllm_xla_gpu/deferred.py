@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_map_only
-from vllm.model_executor.layers.layernorm import RMSNorm
+from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
+
+from torch_xla_ext import ops
+from vllm_xla_gpu.linear import is_skinny, linear
 
 if TYPE_CHECKING:
     from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
@@ -44,7 +47,8 @@ def _operator_of_whole(name: str) -> Callable[..., Any]:
 
 
 # Python looks these up in the class, not by __getattr__.
-for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "neg", "getitem", "len"):
+_OPERATORS = "add radd sub rsub mul rmul truediv rtruediv matmul pow neg getitem setitem iter len"
+for _name in _OPERATORS.split():
     setattr(Deferred, f"__{_name}__", _operator_of_whole(f"__{_name}__"))
 
 
@@ -66,8 +70,13 @@ class Columns(Deferred):
     def shape(self) -> torch.Size:
         return torch.Size((*self._parts[0].shape[:-1], sum(self._widths)))
 
+    @property
+    def _is_read(self) -> bool:
+        """Whether `whole` is a tensor of its own, in which a model may have changed elements."""
+        return "whole" in vars(self)
+
     def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[torch.Tensor, ...]:
-        if dim in (-1, len(self.shape) - 1) and sizes == self._widths:
+        if dim in (-1, len(self.shape) - 1) and sizes == self._widths and not self._is_read:
             return self._parts
         return self.whole.split(sizes, dim)
 
@@ -75,6 +84,8 @@ class Columns(Deferred):
         return self.split([self.shape[dim] // chunks] * chunks, dim)
 
     def __getitem__(self, index: object) -> torch.Tensor:
+        if self._is_read:
+            return self.whole[index]
         ends = list(itertools.accumulate(self._widths))
         for part, begin, end in zip(self._parts, [None, *ends], [*ends[:-1], None], strict=False):
             if index == (..., slice(begin, end)):
@@ -87,10 +98,16 @@ class Columns(Deferred):
 
 
 class ShardedColumns(Columns):
-    """Queries, keys and values, which one product computes for the heads of each shard."""
+    """Columns of several weights, which one product computes for each shard.
+
+    Such as the queries, keys and values of a shard's heads.
+
+    Attributes:
+        by_shard: [num_tokens, shards, columns of a shard].
+    """
 
     def __init__(self, by_shard: torch.Tensor, widths: Sequence[int]) -> None:
-        """Take [num_tokens, shards, columns] and the widths of a shard's three parts."""
+        """Take [num_tokens, shards, columns] and the widths of a shard's parts."""
         self.by_shard, self._widths_of_shard = by_shard, list(widths)
         self._widths = [width * by_shard.shape[1] for width in widths]
 
@@ -105,6 +122,15 @@ class ShardedColumns(Columns):
         parts = self.by_shard.split(self._widths_of_shard, dim=-1)
         return tuple(part.flatten(-2) for part in parts)
 
+    @property
+    def are_read(self) -> bool:
+        """Whether the parts are tensors, in which a model may have changed elements."""
+        return "tensors" in vars(self)
+
+    def shape_of(self, number: int) -> torch.Size:
+        """Return the shape of a part."""
+        return torch.Size((self.by_shard.shape[0], self._widths[number]))
+
     @functools.cached_property
     def whole(self) -> torch.Tensor:
         return torch.cat(self.tensors, dim=-1)
@@ -114,38 +140,164 @@ class ShardedColumns(Columns):
         return torch.Size((self.by_shard.shape[0], sum(self._widths)))
 
 
-class Column(Deferred):
-    """A part of ShardedColumns."""
+class GateAndUp(ShardedColumns):
+    """The products of few tokens with two weights, which one kernel computes with their SwiGLU."""
 
-    def __init__(self, columns: ShardedColumns, number: int) -> None:
-        self.columns, self.number = columns, number
-        self.dtype = columns.by_shard.dtype  # asked for by layers that need nothing else
+    def __init__(
+        self, x: torch.Tensor, weight: torch.Tensor, widths: Sequence[int], shards: int
+    ) -> None:
+        """Take x [num_tokens, k], both weights of each shard as [n, k], and a shard's widths."""
+        self._x, self._weight, self._shards = x, weight, shards
+        self._widths_of_shard = list(widths)
+        self._widths = [width * shards for width in widths]
+
+    @functools.cached_property
+    def by_shard(self) -> torch.Tensor:
+        return linear(self._x, self._weight).unflatten(-1, (self._shards, -1))
 
     @functools.cached_property
     def whole(self) -> torch.Tensor:
-        return self.columns.tensors[self.number]
+        return self.by_shard[:, 0] if self._shards == 1 else super().whole
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self._x.shape[0], sum(self._widths)))
+
+    def swiglu(self) -> torch.Tensor | None:
+        """Return silu(gate) * up, [num_tokens, width]; None if a model has read the products.
+
+        It may have changed them.
+        """
+        if "by_shard" in vars(self):
+            return None
+        gate_and_up = self._weight.unflatten(0, (self._shards, 2, -1))
+        return ops.skinny_swiglu(self._x, gate_and_up).flatten(1)
+
+
+def gate_and_up(
+    x: torch.Tensor, weight: torch.Tensor, widths: Sequence[int], shards: int = 1
+) -> GateAndUp | None:
+    """Return deferred products with weights of these widths; None if no kernel computes SwiGLU."""
+    are_two = len(widths) == 2 and widths[0] == widths[1]
+    return GateAndUp(x, weight, widths, shards) if are_two and is_skinny(x, weight) else None
+
+
+class Column(Deferred):
+    """A part of ShardedColumns, or a view of it, or of the norm of its heads.
+
+    Attributes:
+        columns, number: of which it is the part.
+        shape, dtype: as of a tensor.
+        norm: of its heads; None if there is none.
+    """
+
+    def __init__(
+        self,
+        columns: ShardedColumns,
+        number: int,
+        shape: torch.Size | None = None,
+        norm: HeadNorm | None = None,
+    ) -> None:
+        self.columns, self.number, self.norm = columns, number, norm
+        self.shape = columns.shape_of(number) if shape is None else shape
+        self.dtype = columns.by_shard.dtype
+
+    @functools.cached_property
+    def whole(self) -> torch.Tensor:
+        tensor = self.columns.tensors[self.number] if self.norm is None else self.norm.tensor
+        return tensor.view(self.shape)
+
+
+def _view_of_column(name: str) -> Callable[..., Column | torch.Tensor]:
+    def method(self: Column, *args: object, **options: object) -> Column | torch.Tensor:
+        empty = torch.empty(self.shape, dtype=self.dtype, device="meta")
+        view = getattr(empty, name)(*args, **options)
+        if view.dtype != self.dtype:
+            return getattr(self.whole, name)(*args, **options)
+        return Column(self.columns, self.number, view.shape, self.norm)
+
+    return method
+
+
+# By these, models take the heads apart and put them together again.
+for _name in ("view", "reshape", "unflatten", "flatten", "contiguous"):
+    setattr(Column, _name, _view_of_column(_name))
+
+
+@dataclasses.dataclass(eq=False)
+class HeadNorm:
+    """The RMS norm of each head of a Column.
+
+    Attributes:
+        column: whose last dimension is a head's.
+        layer: the norm.
+        forward: its function.
+        adds_one: whether it adds 1 to its weight.
+    """
+
+    column: Column
+    layer: RMSNorm | GemmaRMSNorm
+    forward: Callable[..., torch.Tensor]
+    adds_one: bool
+
+    @functools.cached_property
+    def tensor(self) -> torch.Tensor:
+        return self.forward(self.layer, self.column.whole)
+
+
+def normed(
+    forward: Callable[..., torch.Tensor],
+    layer: RMSNorm | GemmaRMSNorm,
+    x: object,
+    *,
+    adds_one: bool,
+) -> Column | None:
+    """Return the deferred result of a norm; None if it has to run.
+
+    Args:
+        forward, layer, adds_one: as of HeadNorm.
+        x: heads of queries or keys, if the result is deferred.
+    """
+    if not isinstance(x, Column) or x.norm is not None:
+        return None
+    width = x.columns.shape_of(x.number)[-1]
+    is_plain = (
+        getattr(layer, "has_weight", True)
+        and getattr(layer, "variance_size_override", None) is None
+        and x.shape[-1] == len(layer.weight)
+        and width % x.shape[-1] == 0
+    )
+    if not is_plain:
+        return None
+    return Column(x.columns, x.number, x.shape, HeadNorm(x, layer, forward, adds_one))
 
 
 @dataclasses.dataclass(eq=False)
 class Rotation:
-    """The queries and keys of ShardedColumns with their positions encoded.
+    """Queries and keys with their positions encoded.
 
     Attributes:
-        columns: the queries, keys and values.
+        query, key: the first two parts of ShardedColumns.
         positions: int [num_tokens].
         layer: that encodes positions.
         forward: its function.
     """
 
-    columns: ShardedColumns
+    query: Column
+    key: Column
     positions: torch.Tensor
     layer: RotaryEmbedding
     forward: Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
+    @property
+    def columns(self) -> ShardedColumns:
+        """The queries, keys and values."""
+        return self.query.columns
+
     @functools.cached_property
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The rotated queries and keys."""
-        return self.forward(self.layer, self.positions, *self.columns.tensors[:2])
+        return self.forward(self.layer, self.positions, self.query.whole, self.key.whole)
 
 
 class Rotated(Deferred):
@@ -179,18 +331,24 @@ def rotated(
     is_key = isinstance(key, Column) and key.number == 1
     if not is_query or not is_key or query.columns is not key.columns or positions.dim() != 1:
         return None
-    rotation = Rotation(query.columns, positions, layer, forward)
+    if any(len(x.shape) != 2 or x.shape[0] != len(positions) for x in (query, key)):
+        return None
+    rotation = Rotation(query, key, positions, layer, forward)
     return Rotated(rotation, 0), Rotated(rotation, 1)
 
 
 def rotation_of(query: object, key: object, value: object) -> Rotation | None:
-    """Return the rotation whose results the first two are; the third is of its columns, too."""
+    """Return the rotation whose results the first two are; the third is of its columns, too.
+
+    None also if something has read one of them: a model may have changed elements in place.
+    """
     if not isinstance(query, Rotated) or not isinstance(value, Column):
         return None
     rotation = query.rotation
     is_key = isinstance(key, Rotated) and key.rotation is rotation and key.number == 1
-    is_value = value.columns is rotation.columns and value.number == 2
-    return rotation if query.number == 0 and is_key and is_value else None
+    is_value = value.columns is rotation.columns and value.number == 2 and value.norm is None
+    is_whole = query.number == 0 and is_key and is_value and not rotation.columns.are_read
+    return rotation if is_whole else None
 
 
 class PendingSum(Deferred):

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch_xla
-import torch_xla.core.xla_model as xm
-from torch import nn
 from torch.utils._pytree import tree_map_only
 from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.model_loader import get_model_loader
+from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
 from vllm.model_executor.model_loader.utils import (
     initialize_model,
-    process_weights_after_loading,
     set_default_torch_dtype,
 )
 from vllm.v1.kv_cache_interface import MLAAttentionSpec
@@ -57,7 +55,7 @@ from vllm_xla_gpu.sampling import (
 from vllm_xla_gpu.speculation import Drafter
 from vllm_xla_gpu.steps import ModelStep, StartedStep
 from vllm_xla_gpu.warm_up import CapturedByRows, WarmedUpRunner
-from vllm_xla_gpu.weights import WeightStream
+from vllm_xla_gpu.weights import Placement, WeightStream
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -178,7 +176,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
             if self.vllm_config.quant_config is not None:
                 from vllm_xla_gpu import quantized  # which imports compressed_tensors
 
-                quantized.check(model, 1 if self._devices is None else self._devices.count)
+                quantized.check(model, self._count)
             # Nothing has been allocated so far: torch_xla, or the host, does so when it has to.
             if self._devices is None:
                 tensors = (*model.parameters(), *model.buffers())
@@ -186,17 +184,24 @@ class XlaGpuModelRunner(WarmedUpRunner):
             else:
                 self.weights = self._devices.weights_of_one(model)
             DeviceMemory.current(self.device).check_fits(self.weights)
-            stream = WeightStream(model, self._send_weight) if is_streamed else None
-            loader.load_weights(model, self.model_config)
+            stream = (
+                WeightStream(model, Placement(self.device, self._devices)) if is_streamed else None
+            )
+            if not on_host or not isinstance(loader, DummyModelLoader):
+                loader.load_weights(model, self.model_config)
+            elif stream is None:
+                weights.random_writer()(model)
+            else:
+                stream.fill(weights.random_writer())
             if stream is not None:
                 stream.finish()
-            process_weights_after_loading(model, self.model_config, device)
+            weights.process(model, self.dtype, set() if stream is None else stream.arranged)
         if self._peers is not None:
             self._peers.check_same(
                 {"the model's weights": fingerprint(model.state_dict().values())},
                 "Give all processes the same files of the model",
             )
-        moe.divide(model, 1 if self._devices is None else self._devices.count)
+        moe.divide(model, self._count)
         sent = {} if stream is None else stream.sent
         if is_streamed and self._devices is None:
             weights.place(
@@ -217,15 +222,16 @@ class XlaGpuModelRunner(WarmedUpRunner):
         torch_xla.sync(wait=True)
 
     def _streams_weights(self) -> bool:
-        """Return whether weights go to the devices one by one, as the files have them."""
-        is_plain = self.vllm_config.quant_config is None and not self.model_config.use_mla
-        # Processes compare all weights on the host.
-        return is_plain and self.load_config.load_format != "dummy" and self._peers is None
+        """Return whether the weights of each layer go from the host to the devices."""
+        if self._devices is None:  # which quantizes, and makes random weights
+            is_plain = self.vllm_config.quant_config is None
+            return is_plain and self.load_config.load_format != "dummy"
+        return self._peers is None  # processes compare all weights on the host
 
-    def _send_weight(self, module: nn.Module, weight: torch.Tensor) -> list[torch.Tensor]:
-        if self._devices is not None:
-            return self._devices.send_weight(module, weight)
-        return xm.send_cpu_data_to_device([weight], self.device)
+    @property
+    def _count(self) -> int:
+        """The number of devices."""
+        return 1 if self._devices is None else self._devices.count
 
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
         """Return vLLM's spec, corrected for latent rows, which it counts twice."""

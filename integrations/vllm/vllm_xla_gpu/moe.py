@@ -50,13 +50,21 @@ def check(model: nn.Module) -> None:
 
 
 def divide(model: nn.Module, count: int) -> None:
-    """Arrange each layer's experts for `count` devices, when their weights are loaded."""
+    """Arrange the experts of all layers that are not arranged yet."""
     for layer in model.modules():
-        if isinstance(layer, FusedMoE):
-            _divide_layer(layer, count)
+        if isinstance(layer, FusedMoE) and not hasattr(layer, "sharded"):
+            divide_layer(layer, count)
+            both = layer.sharded[0]
+            if both.turns > 1:
+                weight = torch.cat(shards_in_turn(both.weight.data, both.turns), dim=1)
+                both.weight, both.turns = nn.Parameter(weight, requires_grad=False), 1
 
 
-def _divide_layer(layer: FusedMoE, count: int) -> None:
+def divide_layer(layer: FusedMoE, count: int) -> None:
+    """Arrange a layer's experts for `count` devices, when their weights are loaded.
+
+    The weight of gate and up is left in its order, if that is to change: `turns` says it.
+    """
     inner = layer.w13_weight.shape[1] // 2
     divides = inner % count == 0
     both, down = layer.w13_weight.data, layer.w2_weight.data
@@ -65,13 +73,14 @@ def _divide_layer(layer: FusedMoE, count: int) -> None:
         for name in ("w13_bias", "w2_bias", "w13_weight_scale", "w2_weight_scale")
     )
     input_scales = (getattr(layer, f"{name}_input_scale", None) for name in ("w13", "w2"))
-    layer.gate_rows = 1  # they alternate
-    if layer.activation != "swigluoai":
+    layer.gate_rows = 1 if layer.activation == "swigluoai" else inner  # 1: they alternate
+    is_in_turn = divides and count > 1 and layer.gate_rows == inner
+    if is_in_turn:
         # Each device has both of its part of the inner width.
-        layer.gate_rows = inner // count if divides else inner
-        both, both_bias, both_scale = (
-            tensor if tensor is None or layer.gate_rows == inner else _in_turn(tensor, count)
-            for tensor in (both, both_bias, both_scale)
+        layer.gate_rows = inner // count
+        both_bias, both_scale = (
+            None if tensor is None else torch.cat(shards_in_turn(tensor, count), dim=1)
+            for tensor in (both_bias, both_scale)
         )
     dims = (1, 2) if divides else (None, None)
     linears = zip(
@@ -83,20 +92,23 @@ def _divide_layer(layer: FusedMoE, count: int) -> None:
         strict=True,
     )
     layer.sharded = nn.ModuleList(ShardedLinear(*tensors) for tensors in linears)
+    if is_in_turn:
+        layer.sharded[0].turns = count
     for name in _WEIGHTS | _BIASES | _SCALES:
         if hasattr(layer, name):
             delattr(layer, name)
     layer.forward_impl = functools.partial(_forward, layer)
 
 
-def _in_turn(both: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the rows of gate and up, or their scales, in `count` parts of both.
+def shards_in_turn(both: torch.Tensor, count: int) -> list[torch.Tensor]:
+    """Return the rows of gate and up, or their scales, of each of `count` devices.
 
     Args:
         both: [experts, 2 * inner, ...].
-        count: of the parts.
+        count: of the devices.
     """
-    return both.unflatten(1, (2, count, -1)).transpose(1, 2).flatten(1, 3).contiguous()
+    parts = both.unflatten(1, (2, count, -1)).unbind(2)
+    return [part.flatten(1, 2).contiguous() for part in parts]
 
 
 def _forward(

@@ -183,6 +183,26 @@ def _defer_rotation(forward: Callable) -> Callable:
     return forward_native
 
 
+_NORM = "vllm.model_executor.layers.layernorm"
+
+
+@_replaces("runner", _NORM, "RMSNorm.forward_native")
+def _defer_norm(forward: Callable, *, adds_one: bool = False) -> Callable:
+    """Let the same kernel compute the norms of queries and keys."""
+    from vllm_xla_gpu.deferred import normed
+
+    def forward_native(layer: object, x: object, residual: torch.Tensor | None = None) -> object:
+        deferred = None if residual is not None else normed(forward, layer, x, adds_one=adds_one)
+        return forward(layer, x, residual) if deferred is None else deferred
+
+    return forward_native
+
+
+@_replaces("runner", _NORM, "GemmaRMSNorm.forward_native")
+def _defer_gemma_norm(forward: Callable) -> Callable:
+    return _defer_norm(forward, adds_one=True)
+
+
 @_replaces("runner", "vllm.model_executor.layers.linear", "QKVParallelLinear.forward")
 def _keep_columns(forward: Callable) -> Callable:
     """Keep queries, keys and values together, as on several devices."""
@@ -196,6 +216,44 @@ def _keep_columns(forward: Callable) -> Callable:
         return (output, *bias) if isinstance(result, tuple) else output
 
     return forward_of_columns
+
+
+@_replaces("runner", "vllm.model_executor.layers.utils", "default_unquantized_gemm")
+def _linear(_: Callable) -> Callable:
+    """Let a kernel multiply few tokens by weights."""
+    from vllm_xla_gpu.linear import linear
+
+    return lambda layer, x, weight, bias=None: linear(x, weight, bias)
+
+
+@_replaces("runner", "vllm.model_executor.layers.linear", "MergedColumnParallelLinear.forward")
+def _defer_gate_and_up(forward: Callable) -> Callable:
+    """Let the kernel of `_swiglu` compute the product, as on several devices."""
+    from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+
+    from vllm_xla_gpu.deferred import gate_and_up
+
+    def forward_of_two(layer: torch.nn.Module, x: torch.Tensor) -> object:
+        output = None
+        if type(layer.quant_method) is UnquantizedLinearMethod and layer.bias is None:
+            output = gate_and_up(x, layer.weight, layer.output_sizes)
+        if output is None:
+            return forward(layer, x)
+        return (output, None) if layer.return_bias else output
+
+    return forward_of_two
+
+
+@_replaces("runner", "vllm.model_executor.layers.activation", "SiluAndMul.forward_native")
+def _swiglu(forward: Callable) -> Callable:
+    """Let the kernel that multiplies by both weights apply the activation."""
+    from vllm_xla_gpu.deferred import GateAndUp
+
+    def forward_native(layer: object, x: object) -> torch.Tensor:
+        result = x.swiglu() if isinstance(x, GateAndUp) else None
+        return forward(layer, x) if result is None else result
+
+    return forward_native
 
 
 @_replaces("runner", "vllm.v1.engine.core", "EngineCoreProc._process_input_queue")

@@ -87,7 +87,7 @@ class Fp8MoEMethod(of_vllm.Fp8MoEMethod):
                 rounded = fp8.quantized(weight, scale[:, None, None])
                 setattr(layer, f"{name}_weight", _parameter(rounded))
                 setattr(layer, f"{name}_weight_scale", _parameter(scale))
-                torch_xla.sync()
+                _sync(rounded)
         _keep_experts(layer)
 
 
@@ -186,8 +186,13 @@ def _keep(
 ) -> None:
     layer.weight, layer.weight_scale = _parameter(weight), _parameter(weight_scale)
     layer.input_scale = None if input_scale is None else _parameter(input_scale)
+    _sync(weight)
+
+
+def _sync(weight: torch.Tensor) -> None:
+    """Compute a weight, so that there is room for the next one."""
     if weight.device.type == "xla":
-        torch_xla.sync()  # so that there is room for the next layer's
+        torch_xla.sync()
 
 
 def _parameter(tensor: torch.Tensor) -> nn.Parameter:

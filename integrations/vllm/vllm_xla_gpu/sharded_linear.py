@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from vllm_xla_gpu import fp8
+from vllm_xla_gpu.linear import linear
 
 
 class ShardedLinear(nn.Module):
@@ -14,6 +14,8 @@ class ShardedLinear(nn.Module):
 
     Attributes:
         dim: None if each device needs the whole.
+        turns: the number of devices if rows of the weight are to be brought into the order of
+            `moe.shards_in_turn`, else 1.
     """
 
     def __init__(
@@ -26,14 +28,14 @@ class ShardedLinear(nn.Module):
     ) -> None:
         """Take the scales of fp8.linear if the weight is in fp8."""
         super().__init__()
-        self.dim = dim
+        self.dim, self.turns = dim, 1
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = _parameter(bias)
         self.weight_scale, self.input_scale = _parameter(weight_scale), _parameter(input_scale)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.weight_scale is None:
-            return functional.linear(x, self.weight, self.bias)
+            return linear(x, self.weight, self.bias)
         return fp8.linear(x, self.weight, self.weight_scale, self.input_scale, self.bias)
 
 

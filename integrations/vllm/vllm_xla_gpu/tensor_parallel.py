@@ -38,9 +38,10 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 
 from torch_xla_ext import ops, sharding
 from torch_xla_ext.ops.all_reduce import MAX_ROW_BYTES, WORKSPACE_BYTES
-from vllm_xla_gpu import fp8, weights
-from vllm_xla_gpu.deferred import Columns, PendingSum, ShardedColumns
+from vllm_xla_gpu import fp8, moe, weights
+from vllm_xla_gpu.deferred import Columns, PendingSum, ShardedColumns, gate_and_up
 from vllm_xla_gpu.limits import UnsupportedError
+from vllm_xla_gpu.linear import linear
 from vllm_xla_gpu.mla import XlaGpuMla
 from vllm_xla_gpu.processes import Peers
 from vllm_xla_gpu.sharded_linear import ShardedLinear
@@ -274,11 +275,27 @@ class Devices:
                     sizes |= {stack: self._bytes_of_one(stack, dim) for stack in part}
         return sum(sizes.values())
 
-    def send_weight(self, module: nn.Module, weight: torch.Tensor) -> list[torch.Tensor]:
-        """Return the weight on the devices, in the parts that `place_model` makes of it."""
-        is_split = isinstance(module, QKVParallelLinear | MergedColumnParallelLinear)
-        parts = _parts(weight, module.output_sizes, self.count) if is_split else [weight]
-        return self.send(parts, [_divided_dimension(module)] * len(parts))
+    def parts(self, module: nn.Module) -> list[weights.Part]:
+        """Return the parts that `place_model` makes of a module's weight."""
+        weight, parts = module.weight.data, [module.weight.data]
+        if isinstance(module, ShardedLinear) and module.turns > 1:
+            return [(moe.shards_in_turn(weight, module.turns), module.dim)]
+        if isinstance(module, QKVParallelLinear | MergedColumnParallelLinear):
+            parts = _parts(weight, module.output_sizes, self.count)
+        dim = _divided_dimension(module)
+        return [self._part(part, dim) for part in parts]
+
+    def _part(self, part: torch.Tensor, dim: int | None) -> weights.Part:
+        if not self._divides(part, dim):
+            return [part], None
+        return [shard.contiguous() for shard in part.chunk(self.count, dim)], dim
+
+    def send_part(self, part: weights.Part) -> torch.Tensor:
+        """Return one of the `parts` on the devices."""
+        shards, dim = part
+        if dim is None:
+            return self.send(shards, [None])[0]
+        return sharding.join(shards, self._mesh, dim)
 
     def place_model(
         self, model: nn.Module, sent: Mapping[torch.Tensor, Sequence[torch.Tensor]]
@@ -287,7 +304,7 @@ class Devices:
 
         Args:
             model: the model.
-            sent: what `send_weight` has returned of weights that have no values any more.
+            sent: the `parts` on the devices of weights that have no values any more.
         """
         for module in model.modules():
             if isinstance(module, BaseLinearLayerWithLoRA):
@@ -403,8 +420,12 @@ class _ColumnsMethod(LinearMethodBase):
 
     def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
         """Apply the layer; `bias` is None, since the sharded layer has it."""
-        (linear,) = layer.sharded
-        by_shard = linear(x).unflatten(-1, (self._count, sum(self._widths)))
+        (sharded,) = layer.sharded
+        if sharded.bias is None and sharded.weight_scale is None:
+            deferred = gate_and_up(x, sharded.weight, self._widths, self._count)
+            if deferred is not None:
+                return deferred
+        by_shard = sharded(x).unflatten(-1, (self._count, sum(self._widths)))
         return ShardedColumns(by_shard, self._widths)
 
 
@@ -435,8 +456,8 @@ class _SummedMethod(LinearMethodBase):
         """Return x [num_tokens, in_features] times the layer's weight, plus its bias."""
         num_bytes = x.shape[0] * layer.weight.shape[0] * x.element_size()
         if not self._has_adapter and not self._devices.sums_in_one_exchange(num_bytes):
-            return functional.linear(x, layer.weight, bias)
-        total = PendingSum(self._devices, functional.linear, (x, layer.weight))
+            return linear(x, layer.weight, bias)
+        total = PendingSum(self._devices, linear, (x, layer.weight))
         return total if bias is None else total + bias
 
 

@@ -1,8 +1,8 @@
 """A model's weights on their way from the files to the devices.
 
-A host may have less memory than a model has weights. So each weight goes to the devices when all of
-it has been read, and its memory on the host is free then. Before, it takes none: the system gives
-memory to a weight when it is written.
+A host may have less memory than a model has weights. So the weights of each layer go to the devices
+when all of them have been read, and their memory on the host is free then. Before, they take none:
+the system gives memory to a weight when it is written.
 """
 
 from __future__ import annotations
@@ -10,89 +10,219 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
+import psutil
 import torch
+import torch_xla.core.xla_model as xm
 from torch import nn
+from vllm.attention import Attention
+from vllm.model_executor.layers.fused_moe import FusedMoE
 from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
+from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 from vllm.model_executor.layers.vocab_parallel_embedding import (
     UnquantizedEmbeddingMethod,
     VocabParallelEmbedding,
 )
+from vllm.model_executor.model_loader import dummy_loader, weight_utils
 
+from vllm_xla_gpu import moe
 from vllm_xla_gpu.attention import XlaGpuAttention
+from vllm_xla_gpu.limits import UnsupportedError
+from vllm_xla_gpu.mla import XlaGpuMla
+
+if TYPE_CHECKING:
+    from vllm_xla_gpu.tensor_parallel import Devices
 
 _MOST_THREADS = 8
-_MOST_WAITING = 2**29  # bytes that are read, or wait for that
+# Bytes on their way, if a layer has less: a part of the free ones, between these limits.
+_WAITING_PART, _LEAST_WAITING, _MOST_WAITING = 1 / 16, 2**29, 2**33
 
-# Returns the parts that a module has of its weight, on the devices.
-Send = Callable[[nn.Module, torch.Tensor], list[torch.Tensor]]
+# A part of a weight: the shards of the devices and along which dimension, or the whole and None.
+Part = tuple[list[torch.Tensor], int | None]
+
+
+class Placement:
+    """Brings a layer's weights to the devices, in the form in which they are used."""
+
+    def __init__(self, device: torch.device, devices: Devices | None) -> None:
+        """Take the device, and those that share the model if they are several."""
+        self._device, self._devices = device, devices
+
+    def arrange(self, layer: nn.Module) -> Sequence[nn.Module]:
+        """Process a layer whose weights have been read, and return what has a `weight` then."""
+        process_layer(layer)
+        if not isinstance(layer, FusedMoE):
+            return [layer]
+        moe.divide_layer(layer, 1 if self._devices is None else self._devices.count)
+        return list(layer.sharded)
+
+    def parts(self, layer: nn.Module) -> list[Part]:
+        """Return the parts that the layer's weight has on the devices; in any thread."""
+        if self._devices is None:
+            return [([layer.weight.data], None)]
+        return self._devices.parts(layer)
+
+    def send(self, part: Part) -> torch.Tensor:
+        """Return the part on the devices."""
+        if self._devices is None:
+            return xm.send_cpu_data_to_device(part[0], self._device)[0]
+        return self._devices.send_part(part)
+
+
+class _Layer:
+    """Weights that go to the devices together.
+
+    Attributes:
+        module: the layer.
+        left, unbegun: how many values of each weight have not been read, and have not begun to be.
+        is_arranged: whether it has been changed, so that no more can be read.
+    """
+
+    def __init__(self, module: nn.Module, weights: Iterable[nn.Parameter]) -> None:
+        self.module, self.is_arranged = module, False
+        self.left = {weight: _count(module, weight) for weight in weights}
+        self.unbegun = dict(self.left)
+
+    @property
+    def is_read(self) -> bool:
+        return all(left <= 0 for left in self.left.values())
+
+    @property
+    def nbytes(self) -> int:
+        return sum(weight.nbytes for weight in self.left)
 
 
 class WeightStream:
-    """Read weights in threads, and send each when it is complete.
+    """Read weights in threads, and send those of each layer when they are complete.
 
-    vLLM's loaders of weights are called as before. Those of the weights of linear layers and
-    embeddings return before they have run.
+    vLLM's loaders of weights are called as before. Those of linear layers, embeddings and experts
+    return before they have run.
 
     Attributes:
         sent: the parts of weights that are on the devices. The weights themselves have neither
             values nor memory then.
+        arranged: the layers that `Placement.arrange` has changed.
     """
 
-    def __init__(self, model: nn.Module, send: Send) -> None:
+    def __init__(self, model: nn.Module, placement: Placement) -> None:
         self.sent: dict[torch.Tensor, list[torch.Tensor]] = {}
-        self._send = send
+        self.arranged: set[nn.Module] = set()
+        self._model, self._placement = model, placement
         self._threads = ThreadPoolExecutor(
-            min(_MOST_THREADS, len(os.sched_getaffinity(0))), "weights"
+            min(_MOST_THREADS, len(os.sched_getaffinity(0))),
+            "weights",
+            # Which each thread has for itself.
+            initializer=torch.set_grad_enabled,
+            initargs=(False,),
         )
-        # How many numbers of each weight have not been read, and have not begun to be read.
-        self._left: dict[torch.Tensor, int] = {}
-        self._unbegun: dict[torch.Tensor, int] = {}
-        self._reads: deque[tuple[Future[object], nn.Module, nn.Parameter, torch.Tensor]] = deque()
+        # What threads do, how many bytes wait for it, and what is done with the result.
+        self._tasks: deque[tuple[Future[Any], int, Callable[[Any], None]]] = deque()
         self._waiting = 0  # bytes of them
-        for module, weight in _streamed(model):
-            if weight not in self._left:
-                self._unbegun[weight] = self._left[weight] = _count(module, weight)
+        free = int(psutil.virtual_memory().available * _WAITING_PART)
+        self._most_waiting = min(max(free, _LEAST_WAITING), _MOST_WAITING)
+        self._layers = [_Layer(module, weights) for module, weights in _streamed(model)]
+        for layer in self._layers:
+            for weight in layer.left:
                 loader = weight.weight_loader
-                weight.weight_loader = functools.partial(self._read, module, weight, loader)
+                weight.weight_loader = functools.partial(self._read, layer, weight, loader)
 
     def _read(
         self,
-        module: nn.Module,
+        layer: _Layer,
         weight: nn.Parameter,
         loader: Callable[..., object],
         parameter: nn.Parameter,
         values: torch.Tensor,
         *arguments: object,
+        return_success: bool = False,
         **options: object,
-    ) -> None:
+    ) -> bool | None:
         """Replace the weight's loader, which writes values of a file to it, or to a part."""
-        if self._unbegun[weight] <= 0:  # the files have it twice, and the last counts
+        if layer.unbegun[weight] <= 0:  # the files have it twice, and the last counts
             self._finish_all()
+            self._read_again(layer)
+        layer.unbegun[weight] -= values.numel()
+
+        def finish(_: object) -> None:
+            layer.left[weight] -= values.numel()
+            if layer.is_read:
+                self._finish_layer(layer)
+
+        task = self._threads.submit(loader, parameter, values, *arguments, **options)
+        self._add(task, values.nbytes, finish)
+        self._finish_some()
+        return True if return_success else None
+
+    def _read_again(self, layer: _Layer) -> None:
+        """Forget what has been read of a layer, if it has been sent."""
+        if not layer.is_read:
+            return
+        if layer.is_arranged:
+            raise UnsupportedError(
+                "the model's files have weights of an expert or of a quantized layer twice; remove "
+                "the files that are not needed"
+            )
+        for weight in layer.left:
             del self.sent[weight]
-            self._unbegun[weight] = self._left[weight] = _count(module, weight)
             weight.data = torch.empty(weight.shape, dtype=weight.dtype)
-        self._unbegun[weight] -= values.numel()
-        read = self._threads.submit(loader, parameter, values, *arguments, **options)
-        self._reads.append((read, module, weight, values))
-        self._waiting += values.nbytes
-        while self._reads and (self._waiting > _MOST_WAITING or self._reads[0][0].done()):
+            layer.unbegun[weight] = layer.left[weight] = _count(layer.module, weight)
+
+    def _finish_layer(self, layer: _Layer, _: object = None) -> None:
+        """Send a layer whose weights have been read."""
+        owners = self._placement.arrange(layer.module)
+        weights = [owner.weight for owner in owners]
+        self.arranged.add(layer.module)
+        own = set(layer.module.parameters())
+        for weight in layer.left:
+            if weight not in own:
+                layer.is_arranged = True
+                _free(weight)
+
+        def parts() -> list[list[Part]]:
+            return [self._placement.parts(owner) for owner in owners]
+
+        def send(parts: list[list[Part]]) -> None:
+            # Here, not in a thread: torch_xla is faster as long as one thread uses it.
+            for weight, its_parts in zip(weights, parts, strict=True):
+                self.sent[weight] = [self._placement.send(part) for part in its_parts]
+                _free(weight)
+
+        self._add(self._threads.submit(parts), sum(w.nbytes for w in weights), send)
+
+    def fill(self, write: Callable[[nn.Module], object]) -> None:
+        """Write all weights without files.
+
+        Args:
+            write: writes all parameters and buffers of a module; in any thread.
+        """
+        streamed = {weight for layer in self._layers for weight in layer.left}
+        tensors = self._model.state_dict(keep_vars=True).values()
+        others = _holder(tensor for tensor in tensors if tensor not in streamed)
+        for layer in self._layers:
+            task = self._threads.submit(write, _holder(layer.left))
+            self._add(task, layer.nbytes, functools.partial(self._finish_layer, layer))
+            self._finish_some()
+        write(others)
+
+    def _add(self, task: Future, num_bytes: int, finish: Callable[[Any], None]) -> None:
+        self._tasks.append((task, num_bytes, finish))
+        self._waiting += num_bytes
+
+    def _finish_some(self) -> None:
+        """Finish what is done, and wait if too much is on its way."""
+        while self._tasks and (self._waiting > self._most_waiting or self._tasks[0][0].done()):
             self._finish_one()
 
     def _finish_one(self) -> None:
-        read, module, weight, values = self._reads.popleft()
-        read.result()
-        self._waiting -= values.nbytes
-        self._left[weight] -= values.numel()
-        if self._left[weight] <= 0:
-            # Here, not in a thread: torch_xla is faster as long as one thread uses it.
-            self.sent[weight] = self._send(module, weight.data)
-            weight.data = torch.empty(1, dtype=weight.dtype).expand(weight.shape)
+        task, num_bytes, finish = self._tasks.popleft()
+        self._waiting -= num_bytes
+        finish(task.result())
 
     def _finish_all(self) -> None:
-        while self._reads:
+        while self._tasks:
             self._finish_one()
 
     def finish(self) -> None:
@@ -101,20 +231,92 @@ class WeightStream:
         self._threads.shutdown()
 
 
+def _free(weight: torch.Tensor) -> None:
+    weight.data = torch.empty(1, dtype=weight.dtype).expand(weight.shape)
+
+
+def _holder(tensors: Iterable[torch.Tensor]) -> nn.Module:
+    """Return a module that has these tensors, each once."""
+    holder = nn.Module()
+    for i, tensor in enumerate(dict.fromkeys(tensors)):
+        if isinstance(tensor, nn.Parameter):
+            holder.register_parameter(f"tensor{i}", tensor)
+        else:
+            holder.register_buffer(f"tensor{i}", tensor)
+    return holder
+
+
 def _count(module: nn.Module, weight: torch.Tensor) -> int:
     """Return the least number of values to read: a padded embedding has rows that no file has."""
     return 1 if isinstance(module, VocabParallelEmbedding) else weight.numel()
 
 
-def _streamed(model: nn.Module) -> Iterator[tuple[nn.Module, nn.Parameter]]:
-    """Yield the weights that are used as the files have them."""
-    methods = UnquantizedLinearMethod | UnquantizedEmbeddingMethod
+def _streamed(model: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
+    """Yield layers with the weights that go to the devices when they are complete."""
+    impls = [getattr(module, "impl", None) for module in model.modules()]
+    # All weights are needed for what these become.
+    of_latents = {impl.kv_b_proj for impl in impls if isinstance(impl, XlaGpuMla)}
+    found: set[torch.Tensor] = set()
     for module in model.modules():
-        is_plain = isinstance(getattr(module, "quant_method", None), methods)
-        if is_plain and isinstance(module, LinearBase | VocabParallelEmbedding):
-            weight = module.weight
-            if isinstance(weight, nn.Parameter) and hasattr(weight, "weight_loader"):
-                yield module, weight
+        if module in of_latents:
+            continue
+        weights = [w for w in _loaded(module) if w not in found]
+        found.update(weights)
+        if weights:
+            yield module, weights
+
+
+def _loaded(module: nn.Module) -> list[nn.Parameter]:
+    """Return the layer's weights without biases, but with scales; none if it is not streamed."""
+    own = {
+        name: p for name, p in module.named_parameters(recurse=False) if hasattr(p, "weight_loader")
+    }
+    if isinstance(module, FusedMoE):
+        # Of a scale of inputs, files may have more values than are used.
+        return [] if any("input_scale" in name for name in own) else list(own.values())
+    if not isinstance(module, LinearBase | VocabParallelEmbedding):
+        return []
+    is_plain = isinstance(module.quant_method, UnquantizedLinearMethod | UnquantizedEmbeddingMethod)
+    return [p for name, p in own.items() if name == "weight" or not (is_plain or name == "bias")]
+
+
+def process(model: nn.Module, dtype: torch.dtype, done: set[nn.Module]) -> None:
+    """Call the methods of layers for weights that are loaded.
+
+    Args:
+        model: the model.
+        dtype: of activations.
+        done: layers for which they have been called.
+    """
+    for module in model.modules():
+        if module not in done:
+            process_layer(module)
+    for module in model.modules():
+        if isinstance(module, Attention):  # for latents, of layers that are processed
+            module.process_weights_after_loading(dtype)
+
+
+def process_layer(layer: nn.Module) -> None:
+    """Call the layer's method for weights that are loaded."""
+    method = getattr(layer, "quant_method", None)
+    if isinstance(method, QuantizeMethodBase):
+        method.process_weights_after_loading(layer)
+
+
+def random_writer() -> Callable[[nn.Module], object]:
+    """Return the function of load_format="dummy"; vLLM's own takes tensors of devices only."""
+    write = dummy_loader.initialize_dummy_weights
+    return _draw if write is weight_utils.initialize_dummy_weights else write
+
+
+def _draw(model: nn.Module, low: float = -1e-3, high: float = 1e-3, seed: int = 1234) -> None:
+    """Write the values of vLLM's function."""
+    for tensor in model.state_dict().values():
+        if tensor.is_floating_point():
+            generator = torch.Generator().manual_seed(seed)
+            dtype = torch.float16 if tensor.itemsize == 1 else tensor.dtype
+            values = torch.rand(tensor.shape, generator=generator, dtype=dtype)
+            tensor.copy_((high - low) * values + low)
 
 
 def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:

@@ -111,6 +111,13 @@ FAMILIES = {
         eos_token_id=0,
     ),
 }
+# Whose queries and keys no kernel for several steps computes.
+OTHERS = {
+    # They are clamped in place.
+    "olmo": transformers.OlmoConfig(**_COMMON | {"num_key_value_heads": 4}, clip_qkv=1.0),
+    # The norms are of all queries and of all keys, not of a head.
+    "olmo2": transformers.Olmo2Config(**_COMMON | {"num_attention_heads": 2}),
+}
 # Latent rows of the sizes that the kernel has. All experts are chosen: rounding chooses none.
 LATENT = {
     "deepseek_v2": transformers.DeepseekV2Config(
@@ -161,7 +168,7 @@ def write(family: str, folder: Path) -> str:
     """Writes the family's model into `folder`, if it is not there; returns the path."""
     path = folder / family
     if not path.exists():
-        write_model((FAMILIES | LATENT | WIDE)[family], path)
+        write_model((FAMILIES | OTHERS | LATENT | WIDE)[family], path)
         _vary_constants(path / "model.safetensors")
     return str(path)
 

@@ -10,7 +10,7 @@ import torch
 from vllm import LLM
 
 
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("family", families.FAMILIES | families.OTHERS)
 def test_tokens(family: str, models: Path) -> None:
     model = families.write(family, models)
     # With dtype="auto", which is float32 for a model of float32 weights.

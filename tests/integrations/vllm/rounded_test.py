@@ -8,7 +8,9 @@ import families
 import pytest
 import rounded
 import torch
+from testing import programs  # before the first computation
 from vllm import LLM
+from vllm_xla_gpu import linear
 
 
 def start(path: str, dtype: torch.dtype) -> LLM:
@@ -20,9 +22,19 @@ def start(path: str, dtype: torch.dtype) -> LLM:
 # No MoE: where two experts are nearly as good, rounding chooses.
 @pytest.mark.parametrize("dtype", rounded.MANTISSA_BITS, ids=str)
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen3"])
-def test_logits(family: str, dtype: torch.dtype, models: Path) -> None:
+def test_logits(
+    family: str, dtype: torch.dtype, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "LEAST_COLUMNS", 1)
     path = families.write(family, models)
-    rounded.check_logits(start(path, dtype), path, dtype)
+    with programs.compiled() as compiled:
+        llm = start(path, dtype)
+    rounded.check_logits(llm, path, dtype)
+    layers = families.FAMILIES[family].num_hidden_layers
+    (step,) = [text for text in compiled if 'custom_call_target="XlaGpuSkinnySwiglu"' in text]
+    assert step.count('custom_call_target="XlaGpuSkinnySwiglu"') == layers
+    # Those of queries, keys and values, of attention's results and of MLPs', and the logits.
+    assert step.count('custom_call_target="XlaGpuSkinnyLinear"') == 3 * layers + 1
 
 
 @pytest.mark.parametrize("family", families.LATENT)

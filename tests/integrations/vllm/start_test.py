@@ -13,6 +13,7 @@ import torch_xla.debug.metrics as metrics
 from safetensors.torch import load_file, save_file
 from vllm import LLM
 from vllm_xla_gpu import memory, start, weights
+from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.model_runner import XlaGpuModelRunner
 
 LIMITS = {
@@ -65,29 +66,58 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(monkeypatch)
 
 
-def test_weights_leave_the_host_one_by_one(
-    models: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+# Of two layers the products, of which one is the router's, and the experts' two weights; the table
+# of tokens and that of logits, which is another.
+@pytest.mark.parametrize(
+    ("family", "count"), [("qwen2", 2 * 4 + 2), ("qwen3_moe", 2 * (3 + 2) + 2)]
+)
+def test_weights_leave_the_host_layer_by_layer(
+    family: str, count: int, models: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_host = []
-    send = XlaGpuModelRunner._send_weight
+    parts = weights.Placement.parts
 
-    def watched_send(
-        runner: XlaGpuModelRunner, module: torch.nn.Module, weight: torch.Tensor
-    ) -> list[torch.Tensor]:
-        on_host.append(host_bytes(weight))
-        return send(runner, module, weight)
+    def watched_parts(placement: weights.Placement, layer: torch.nn.Module) -> list[weights.Part]:
+        on_host.append(host_bytes(layer.weight))
+        return parts(placement, layer)
 
-    monkeypatch.setattr(XlaGpuModelRunner, "_send_weight", watched_send)
-    model = families.write("qwen2", models)
+    monkeypatch.setattr(weights.Placement, "parts", watched_parts)
+    model = families.write(family, models)
     llm = LLM(model, **LIMITS)
     families.check_tokens(llm, model)
     (stream,) = watched.streams
-    # The products of two layers, the table of tokens and that of logits, which is another.
-    assert len(stream.sent) == len(on_host) == 2 * 4 + 2
-    assert all(size == weight.nbytes for size, weight in zip(on_host, stream.sent, strict=True))
+    assert len(stream.sent) == len(on_host) == count
+    assert sorted(on_host) == sorted(weight.nbytes for weight in stream.sent)
     assert all(host_bytes(weight) == weight.element_size() for weight in stream.sent)
     # One makes the logits, of which only the shape is used; no weight needs a program.
     assert watched.programs <= 1
+
+
+def test_random_weights(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are those of vLLM for any number of devices, and layers are not kept on the host."""
+    loaded, load = [], XlaGpuModelRunner.load_model
+
+    def watched_load(runner: XlaGpuModelRunner) -> None:
+        load(runner)
+        loaded.append(runner.model.model)
+
+    monkeypatch.setattr(XlaGpuModelRunner, "load_model", watched_load)
+    LLM(families.write("qwen3_moe", models), load_format="dummy", **LIMITS)
+    model = loaded[0]
+    layer = model.layers[1]
+    both, down = (linear.weight.cpu() for linear in layer.mlp.experts.sharded)
+    parts = both.unflatten(1, (families.DEVICES, 2, -1))  # gate and up, of each device
+    in_order = {
+        "table": model.embed_tokens.weight,
+        "norm": layer.input_layernorm.weight,
+        "output": layer.self_attn.o_proj.weight,
+        "up and gate": parts.transpose(1, 2).flatten(1, 3),
+        "down": down,
+    }
+    for name, weight in in_order.items():
+        generator = torch.Generator().manual_seed(1234)
+        expected = 2e-3 * torch.rand(weight.shape, generator=generator) - 1e-3
+        torch.testing.assert_close(weight.cpu(), expected, msg=name)
 
 
 def test_a_weight_of_the_wrong_size(models: Path, tmp_path: Path) -> None:
@@ -116,16 +146,23 @@ class Table(torch.nn.Module):
         weight.data[begin : begin + len(values)] = values
 
 
+class Sent(weights.Placement):
+    """Records what is sent, from the host to the host."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"), None)
+        self.sent: list[torch.Tensor] = []
+
+    def send(self, part: weights.Part) -> torch.Tensor:
+        self.sent.append(part[0][0].clone())
+        return self.sent[-1]
+
+
 def test_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    table, sent = Table(), []
-
-    def send(module: torch.nn.Module, weight: torch.Tensor) -> list[torch.Tensor]:
-        assert module is table
-        sent.append(weight.clone())
-        return [sent[-1]]
-
-    monkeypatch.setattr(weights, "_streamed", lambda model: [(model, model.weight)])
-    stream = weights.WeightStream(table, send)
+    table, placement = Table(), Sent()
+    sent = placement.sent
+    monkeypatch.setattr(weights, "_streamed", lambda model: [(model, [model.weight])])
+    stream = weights.WeightStream(table, placement)
     loader: Callable[..., None] = table.weight.weight_loader
     loader(table.weight, torch.full((3, 2), 1.0), 0)
     assert not stream.sent
@@ -137,6 +174,25 @@ def test_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.sent[table.weight][0] is sent[-1]
     assert table.weight.shape == (4, 2)
     assert host_bytes(table.weight) == 4
+
+
+def test_a_layer_that_cannot_be_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Arranged(Sent):
+        def arrange(self, layer: torch.nn.Module) -> list[torch.nn.Module]:
+            layer.weight = torch.nn.Parameter(layer.weight + 1, requires_grad=False)
+            return [layer]
+
+    table = Table()
+    monkeypatch.setattr(weights, "_streamed", lambda model: [(model, [model.weight])])
+    placement = Arranged()
+    stream = weights.WeightStream(table, placement)
+    read = table.weight
+    read.weight_loader(read, torch.full((4, 2), 1.0), 0)
+    with pytest.raises(UnsupportedError, match="of a quantized layer twice; remove the files"):
+        read.weight_loader(read, torch.full((4, 2), 1.0), 0)
+    stream.finish()
+    assert placement.sent[0].tolist() == [[2, 2]] * 4
+    assert host_bytes(read) == host_bytes(table.weight) == 4
 
 
 def test_seconds_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import torch
 import transformers
 from testing import programs  # before the first computation
 from vllm import LLM
-from vllm_xla_gpu import tensor_parallel
+from vllm_xla_gpu import linear, tensor_parallel
 from vllm_xla_gpu.limits import LATENT_DIM, UnsupportedError
 
 from torch_xla_ext import ops, sharding
@@ -24,6 +24,8 @@ from torch_xla_ext.ops.all_reduce import WORKSPACE_BYTES
 
 # Not those of engine_test.py, whose programs XLA would find again.
 PAGES, PAGE_SIZE = 20, 16
+# Whose positions, and norms of heads, the kernel that writes the cache computes.
+ROTATED = {"gemma2", "gemma3", "glm4_moe", "gpt_oss", "qwen3", "qwen3_moe"}
 LIMITS = {"max_model_len": 128, "max_num_seqs": 8, "max_num_batched_tokens": 32, "seed": 0}
 
 
@@ -50,6 +52,8 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
     width = config.hidden_size
     for tokens, program in _steps(compiled, "XlaGpuRaggedPaged").items():
         _check_collectives(program, tokens, config)
+        is_rotated = 'custom_call_target="XlaGpuRopeKvPagesUpdate"' in program
+        assert is_rotated == (family in ROTATED)
         kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
         caches = {shape[2] for shape in programs.shapes(program) if shape[:2] == (PAGES, PAGE_SIZE)}
         assert caches == {2 * kv_heads // families.DEVICES}
@@ -64,6 +68,12 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
             assert (experts, width, inner // families.DEVICES) in programs.shapes(program)
             for target in ("XlaGpuGroupedLinear", "XlaGpuGroupedLinearSum"):
                 assert f'custom_call_target="{target}"' in program
+
+
+@pytest.mark.parametrize("family", families.OTHERS)
+def test_tokens_of_others(family: str, models: Path) -> None:
+    model = families.write(family, models)
+    families.check_tokens(start(model), model)
 
 
 @pytest.mark.parametrize("family", families.LATENT)
@@ -108,17 +118,42 @@ def _experts(config: transformers.PretrainedConfig) -> int:
     return next((getattr(config, name) for name in names if hasattr(config, name)), 0)
 
 
+def _use_peer_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = functools.cached_property(
+        lambda devices: sharding.PeerMemory(devices._mesh, WORKSPACE_BYTES)
+    )
+    memory.__set_name__(tensor_parallel.Devices, "_peer_memory")
+    monkeypatch.setattr(tensor_parallel.Devices, "_peer_memory", memory)
+
+
+@pytest.mark.parametrize("has_peer_memory", [False, True])
+def test_products_of_few_tokens(
+    has_peer_memory: bool, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each device's kernels read its part of the weights."""
+    monkeypatch.setenv("TORCH_XLA_EXT_REFUSE_GATHERS", "1")
+    monkeypatch.setattr(linear, "LEAST_COLUMNS", 1)
+    if has_peer_memory:
+        _use_peer_memory(monkeypatch)
+    model, config = families.write("llama", models), families.FAMILIES["llama"]
+    with programs.compiled() as compiled:
+        llm = start(model, "bfloat16")
+    rounded.check_logits(llm, model, torch.bfloat16)
+    (step,) = [text for text in compiled if 'custom_call_target="XlaGpuSkinnySwiglu"' in text]
+    layers, inner = config.num_hidden_layers, config.intermediate_size // families.DEVICES
+    assert step.count('custom_call_target="XlaGpuSkinnySwiglu"') == layers
+    assert step.count('custom_call_target="XlaGpuSkinnyLinear"') == 3 * layers + 1
+    assert (1, 2, inner, config.hidden_size) in programs.shapes(step)
+    assert (config.hidden_size, inner) in programs.shapes(step)
+
+
 @pytest.mark.parametrize("family", ["llama", "glm4_moe"])
 def test_sums_in_one_exchange(family: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All sums but the experts' are ops.all_reduce, as on GPUs; on the CPU it is XLA's own.
 
     A collective of XLA's in a CUDA graph would have the graph written anew in each step.
     """
-    memory = functools.cached_property(
-        lambda devices: sharding.PeerMemory(devices._mesh, WORKSPACE_BYTES)
-    )
-    memory.__set_name__(tensor_parallel.Devices, "_peer_memory")
-    monkeypatch.setattr(tensor_parallel.Devices, "_peer_memory", memory)
+    _use_peer_memory(monkeypatch)
     calls = collections.Counter()
 
     def counted(name: str) -> Callable[..., Any]:

@@ -33,6 +33,8 @@ struct PythonGuard::Node {
     kParts,       // has attributes
     kCall,        // object(value) is true
     kAbsent,      // no item
+    kPairs,  // a dictionary of `address` items in their order: of each, the
+             // children are a node of the key and one of the value
   };
   Kind kind;
   py::object object;
@@ -123,6 +125,23 @@ bool PythonGuard::CheckItems(const Node& node, PyObject* value) {
   return true;
 }
 
+// The keys, too, are compared by nodes.
+bool PythonGuard::CheckPairs(const Node& node, PyObject* value) {
+  if (!PyDict_Check(value) ||
+      PyDict_Size(value) != static_cast<Py_ssize_t>(node.address)) {
+    return false;
+  }
+  PyObject *key, *item;
+  Py_ssize_t position = 0;
+  for (size_t i = 0; i < node.children.size(); i += 2) {
+    if (!PyDict_Next(value, &position, &key, &item) ||
+        !Check(*node.children[i], key) || !Check(*node.children[i + 1], item)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool PythonGuard::Check(const Node& node, PyObject* value) {
   switch (node.kind) {
     case Node::kPlain:
@@ -162,6 +181,8 @@ bool PythonGuard::Check(const Node& node, PyObject* value) {
       break;
     case Node::kAbsent:
       return false;
+    case Node::kPairs:
+      return CheckPairs(node, value);
   }
   py::object owner;
   if (node.kind == Node::kAttributes && !node.children.empty()) {

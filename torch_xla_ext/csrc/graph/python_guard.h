@@ -33,6 +33,7 @@ class [[gnu::visibility("hidden")]] PythonGuard {
   static PyObject* Get(const Node& node, PyObject* value, size_t child,
                        pybind11::object* owner);
   static bool CheckItems(const Node& node, PyObject* value);
+  static bool CheckPairs(const Node& node, PyObject* value);
   static bool Check(const Node& node, PyObject* value);
 
   std::vector<Root> roots_;

@@ -6,6 +6,7 @@ import collections
 import contextvars
 import enum
 import functools
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, Collection
@@ -36,7 +37,7 @@ def is_library(module: str) -> bool:
 
 # csrc/graph/python_guard.cc's Node::Kind.
 _PLAIN_NODE, _SAME, _ADDRESS, _SEQUENCE, _DICTIONARY = range(5)
-_ATTRIBUTES, _FUNCTION, _PARTS, _CALL, _ABSENT_NODE = range(5, 10)
+_ATTRIBUTES, _FUNCTION, _PARTS, _CALL, _ABSENT_NODE, _PAIRS = range(5, 11)
 _ANY_SIZE = 2**64 - 1
 Description = tuple[int, Any, int, list]
 
@@ -178,6 +179,7 @@ class Pairs(Node):
 
     def __init__(self, value: dict[Any, Any], pairs: list[tuple[Node, Node]]) -> None:
         self.pairs = pairs
+        self.is_ordered = isinstance(value, collections.OrderedDict) and len(value) > 1
 
     def difference(self, value: Any, path: str) -> str | None:
         if len(value) != len(self.pairs):
@@ -192,6 +194,12 @@ class Pairs(Node):
     def restrict(self, names: Collection[str]) -> None:
         for _, item in self.pairs:
             item.restrict(names)
+
+    def describe(self) -> Description:
+        if self.is_ordered:
+            return super().describe()  # C++ cannot see the order of an OrderedDict
+        nodes = itertools.chain.from_iterable(self.pairs)
+        return (_PAIRS, None, len(self.pairs), [(None, node.describe()) for node in nodes])
 
 
 class Children(Node):

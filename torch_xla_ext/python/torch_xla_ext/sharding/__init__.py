@@ -1,6 +1,6 @@
 """Calls in programs for several devices, and tensors on them (docs/distributed.md).
 
-`PeerMemory`, `is_marked` and `send` are public.
+`PeerMemory`, `is_marked`, `join` and `send` are public.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch_xla_ext.sharding.parts import Parts, Value
 from torch_xla_ext.sharding.peer_memory import PeerMemory
 from torch_xla_ext.sharding.plan import Array, Shape
 from torch_xla_ext.sharding.rule import Rule
-from torch_xla_ext.sharding.tensors import is_marked, send
+from torch_xla_ext.sharding.tensors import is_marked, join, send
 
 __all__ = [
     "Array",
@@ -31,6 +31,7 @@ __all__ = [
     "Shape",
     "add",
     "is_marked",
+    "join",
     "parts",
     "send",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 import torch_xla
-from torch_xla.distributed.spmd import ShardingSpec
+from torch_xla.distributed.spmd import Mesh, ShardingSpec
 
 
 def is_marked(tensor: torch.Tensor) -> bool:
@@ -19,3 +19,20 @@ def send(tensors: Sequence[torch.Tensor], specs: Sequence[ShardingSpec]) -> list
     device = str(torch_xla.device())
     shardings = [spec.xla_spec(tensor) for spec, tensor in zip(specs, tensors, strict=True)]
     return torch_xla._XLAC._xla_tensors_from_aten(tensors, [device] * len(tensors), shardings)
+
+
+def join(shards: Sequence[torch.Tensor], mesh: Mesh, dim: int) -> torch.Tensor:
+    """Return an XLA tensor of CPU tensors, one for each device, along a dimension.
+
+    `send` divides the tensor itself, and copies all of it for that.
+
+    Args:
+        shards: of one shape, in order of the mesh's devices.
+        mesh: of one axis, with this process's devices in order.
+        dim: along which they are joined.
+    """
+    shape = list(shards[0].shape)
+    shape[dim] *= len(shards)
+    (axis,) = mesh.axis_names
+    sharding = mesh.get_op_sharding(tuple(axis if i == dim else None for i in range(len(shape))))
+    return torch_xla._XLAC._global_tensor_from_cpu_shards(shards, sharding, shape)

@@ -1,0 +1,125 @@
+"""Checks and times the CUDA kernels of skinny_linear without torch_xla or Bazel.
+
+A plain script for a machine with a GPU, any torch with CUDA and the library that Bazel builds as
+//benchmarks:libpaged_kernels.so:
+
+    python kernels/skinny_linear/gpu_check.py LIBRARY
+
+It calls the untyped entries, as XLA does, compares with float64, and measures them beside PyTorch's
+products, in CUDA graphs whose weights together do not fit into the L2 cache: the layers of an 8B
+Llama that 1, 2 or 4 GPUs share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from kernel_library import KernelLibrary
+
+LIMITS = {torch.bfloat16: 6e-3, torch.float16: 1e-3}
+ROTATED_BYTES = 800_000_000
+MOST_CALLS = 40  # in a graph
+HIDDEN, INNER, QKV = 4096, 14336, 6144
+
+
+def swiglu(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    gate, up = functional.linear(x, w.flatten(0, 2)).chunk(2, dim=-1)
+    return functional.silu(gate) * up
+
+
+def layers(devices: int) -> dict[str, tuple[int, ...]]:
+    """Return the weights of a layer on one of the devices."""
+    return {
+        "qkv": (QKV // devices, HIDDEN),
+        "o": (HIDDEN, HIDDEN // devices),
+        "gate and up": (1, 2, INNER // devices, HIDDEN),
+        "down": (HIDDEN, INNER // devices),
+    }
+
+
+def call(library: KernelLibrary, x: torch.Tensor, w: torch.Tensor) -> tuple[Callable, torch.Tensor]:
+    is_gated = w.dim() == 4
+    shape = (x.shape[0], w.shape[0], w.shape[2]) if is_gated else (x.shape[0], w.shape[0])
+    out = torch.full(shape, math.nan, dtype=x.dtype, device="cuda")
+    target = "XlaGpuSkinnySwiglu" if is_gated else "XlaGpuSkinnyLinear"
+    return library.bind(target, {"x": x, "w": w, "out": out}, {}), out
+
+
+def check(library: KernelLibrary, dtype: torch.dtype) -> None:
+    shapes = ((1, 8), (7, 40), (37, 264), (2, 2, 7, 40), (3, 2, 130, 1032), *layers(4).values())
+    for rows in (1, 7, 8, 9, 16):
+        for shape in shapes:
+            x = torch.randn(rows, shape[-1], device="cuda").to(dtype)
+            w = (torch.randn(shape, device="cuda") / shape[-1] ** 0.5).to(dtype)
+            run, out = call(library, x, w)
+            run()
+            if len(shape) == 4:
+                gate, up = torch.einsum("tk,gpnk->ptgn", x.double(), w.double())
+                right = functional.silu(gate) * up
+            else:
+                right = functional.linear(x.double(), w.double())
+            error = ((out.double() - right).norm() / right.norm()).item()
+            if not error <= LIMITS[dtype]:
+                sys.exit(f"{dtype}, {rows} rows, weights {shape}: an error of {error}")
+
+
+def measure(calls: list[Callable[[], object]]) -> float:
+    """Return the time of a call, in microseconds."""
+    calls[0]()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for run in calls:
+            run()
+    times = []
+    for _ in range(6):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3 / len(calls))
+    return min(times)
+
+
+def time(library: KernelLibrary, rows: int, shape: tuple[int, ...]) -> tuple[float, float]:
+    x = torch.randn(rows, shape[-1], device="cuda").bfloat16()
+    count = min(MOST_CALLS, ROTATED_BYTES // (2 * math.prod(shape)))
+    weights = torch.randn(count, *shape, device="cuda", dtype=torch.bfloat16) / shape[-1] ** 0.5
+    peer = swiglu if len(shape) == 4 else functional.linear
+    ours = measure([call(library, x, w)[0] for w in weights])
+    return ours, measure([lambda w=w: peer(x, w) for w in weights])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("library", type=Path)
+    library = KernelLibrary(parser.parse_args().library)
+    for dtype in LIMITS:
+        check(library, dtype)
+    print("all right; microseconds,", torch.cuda.get_device_name())
+    for devices in (1, 2, 4):
+        for rows in (1, 8, 16):
+            totals = [0.0, 0.0]
+            for name, shape in layers(devices).items():
+                ours, peer = time(library, rows, shape)
+                totals = [totals[0] + ours, totals[1] + peer]
+                speed = 2e-6 * math.prod(shape) / ours
+                print(
+                    f"  {devices} devices, {rows} rows, {name}: ours {ours:.1f} ({speed:.2f} TB/s),"
+                    f" torch {peer:.1f}"
+                )
+            print(f"{devices} devices, {rows} rows: ours {totals[0]:.1f}, torch {totals[1]:.1f}")
+
+
+if __name__ == "__main__":
+    main()
