@@ -191,3 +191,22 @@ def test_an_image_of_bytes(size: tuple[int, int], align_corners: bool) -> None:
         for x in (image.to("xla"), image)
     )
     assert torch.equal(found.cpu(), wanted)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.einsum("ij,kj->ik", x, x * 2),
+        lambda x: functional.max_pool2d(x[None], 2),
+        lambda x: functional.max_pool3d(x[None, None], (1, 2, 2)),
+    ],
+)
+def test_tangents_of_upstreams_own_functions(function: Function) -> None:
+    """They have no forward-mode AD of their own."""
+    x = torch.arange(16.0).view(4, 4).sin()
+    results = []
+    for device in ("cpu", "xla"):
+        own = x.to(device)
+        results.append(torch.func.jvp(function, (own,), (own.cos(),))[1].cpu())
+        results.append(torch.func.jacfwd(function)(own).cpu())
+    torch.testing.assert_close(results[2:], results[:2])

@@ -7,6 +7,7 @@
 #include <ATen/Operators.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/native/CPUFallback.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <cstdint>
@@ -29,6 +30,13 @@ using Upstream = torch_xla::XLANativeFunctions;
 inline bool IsSeenByPython(const at::Tensor& tensor) {
   return c10::impl::dispatch_mode_enabled() ||
          tensor.key_set().has(c10::DispatchKey::Python);
+}
+
+// Whether forward-mode AD needs a tangent, which the functions of upstream's
+// that come before autograd do not have.
+inline bool HasTangent(const at::Tensor& tensor) {
+  return c10::AutogradState::get_tls_state().get_fw_grad_mode() &&
+         tensor._fw_grad(/*level=*/0).defined();
 }
 
 // Types of upstream kernels that have overloads.
