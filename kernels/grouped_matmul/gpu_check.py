@@ -7,7 +7,8 @@ A plain script for a machine with a GPU, any torch with CUDA and the library tha
 
 It calls the untyped entries with packed payloads, as XLA does, and compares with float64. --time
 also measures them, and torch._grouped_mm and torch._scaled_grouped_mm (of fp8, with scales of rows
-and columns) where torch has them, in CUDA graphs, at the products of Qwen3-30B-A3B's experts.
+and columns) where torch has them, in CUDA graphs, at the products of Qwen3-30B-A3B's experts, and
+bfloat16 and MXFP4 at those of gpt-oss-20b.
 """
 
 from __future__ import annotations
@@ -110,6 +111,13 @@ def check_all(library: KernelLibrary) -> bool:
         for each in ((64, 64), (3, 0, 70, 1), (300, 1, 0, 129), (1,) * 40)
         for k, n in ((128, 128), (1040, 264), (512, 72), (200, 130))
     ]
+    results += [
+        check_mx(library, dtype, each, n, k, most)
+        for dtype in LIMITS
+        for each in ((64, 64), (3, 0, 70, 1), (8, 16, 9, 31, 33), (300, 1, 0, 129), (1,) * 40)
+        for k, n in ((64, 128), (32, 8), (96, 264), (2880, 136), (512, 72), (288, 5))
+        for most in (124, 133)
+    ]
     print(f"{sum(results)} of {len(results)} right", flush=True)
     return all(results)
 
@@ -192,11 +200,45 @@ def check_scaled(
     return bool(error <= 2 * LIMITS[dtype])
 
 
-def sizes_of(tokens: int, seed: int) -> torch.Tensor:
+def mx_arrays(groups: int, n: int, k: int, most: int) -> dict[str, torch.Tensor]:
+    """Return weights with random codes and exponents of 117 to `most`."""
+    codes = torch.randint(256, (groups, n, k // 2), dtype=torch.uint8, device="cuda")
+    scales = torch.randint(117, most + 1, (groups, n, k // 32), device="cuda").to(torch.uint8)
+    return {"w": codes.view(torch.float4_e2m1fn_x2), "w_scale": scales.view(torch.float8_e8m0fnu)}
+
+
+def mx_values(w: torch.Tensor, w_scale: torch.Tensor) -> torch.Tensor:
+    magnitudes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64, device="cuda")
+    packed = w.view(torch.uint8)
+    codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2).long()
+    scales = torch.exp2(w_scale.view(torch.uint8).double() - 127)
+    return torch.cat([magnitudes, -magnitudes])[codes] * scales.repeat_interleave(32, -1)
+
+
+def check_mx(
+    library: KernelLibrary, dtype: torch.dtype, sizes: Sequence[int], n: int, k: int, most: int
+) -> bool:
+    ranges = list(itertools.pairwise(itertools.accumulate(sizes, initial=5)))
+    rows = sum(sizes) + 12
+    arrays = mx_arrays(len(sizes), n, k, most)
+    expected_w = mx_values(arrays["w"], arrays["w_scale"])
+    x = torch.randn(rows, k, device="cuda").to(dtype)
+    x[:5] = x[-7:] = math.nan
+    out = torch.full((rows, n), math.nan, dtype=dtype, device="cuda")
+    arrays |= {"x": x, "ranges": torch.tensor(ranges, dtype=torch.int32, device="cuda"), "out": out}
+    library.bind("XlaGpuMxGroupedLinear", arrays, {})()
+    expected = reference("Linear", x, expected_w, ranges)
+    error = (out.double() - expected).abs().max() / expected.abs().max()
+    if not error <= 2 * LIMITS[dtype]:
+        print(f"WRONG: MXFP4, {dtype} {sizes} n={n} k={k} {most}: {error.item():.2e}", flush=True)
+    return bool(error <= 2 * LIMITS[dtype])
+
+
+def sizes_of(tokens: int, seed: int, experts: int = EXPERTS, top_k: int = TOP_K) -> torch.Tensor:
     """Return how many tokens choose each expert, at random."""
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.rand(tokens, EXPERTS, generator=generator).topk(TOP_K, dim=1).indices
-    return torch.bincount(chosen.flatten(), minlength=EXPERTS)
+    chosen = torch.rand(tokens, experts, generator=generator).topk(top_k, dim=1).indices
+    return torch.bincount(chosen.flatten(), minlength=experts)
 
 
 def microseconds(calls: Sequence[Callable[[], object]]) -> float:
@@ -272,6 +314,28 @@ def time_scaled(library: KernelLibrary, kind: str) -> None:
             print(text, flush=True)
 
 
+def time_mx(library: KernelLibrary) -> None:
+    experts, top_k = 32, 4
+    for n, k in ((5760, 2880), (2880, 2880)):
+        wide = torch.empty(experts, n, k, dtype=torch.bfloat16, device="cuda").uniform_(-0.05, 0.05)
+        packed = mx_arrays(experts, n, k, 124)
+        for tokens in TOKENS:
+            x = torch.randn(tokens * top_k, k, dtype=torch.bfloat16, device="cuda")
+            out = torch.empty(tokens * top_k, n, dtype=torch.bfloat16, device="cuda")
+            sets = [sizes_of(tokens, seed, experts, top_k).int().cuda() for seed in range(SETS)]
+            ends = [sizes.cumsum(0).int() for sizes in sets]
+            ranges = [torch.stack([e - s, e], 1) for e, s in zip(ends, sets, strict=True)]
+            arrays = packed | {"x": x, "out": out}
+            narrow = microseconds(
+                [library.bind("XlaGpuMxGroupedLinear", arrays | {"ranges": r}, {}) for r in ranges]
+            )
+            active = statistics.mean(int((sizes > 0).sum()) for sizes in sets)
+            rate = active * n * k * 17 / 32 / narrow * 1e-6
+            ours = microseconds([bind(library, "Linear", x, wide, each)[0] for each in ranges])
+            text = f"n={n} k={k} tokens={tokens} MXFP4 {narrow:.1f}, {rate:.2f} TB/s of weights"
+            print(f"{text}, bfloat16 {ours:.1f}", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("library", type=Path)
@@ -284,6 +348,7 @@ def main() -> int:
         time_all(library)
         for kind in ("blocks", "channels"):
             time_scaled(library, kind)
+        time_mx(library)
     return 0 if is_right else 1
 
 

@@ -19,14 +19,16 @@ namespace {
 // Which kernel serves a call: the first row that fits.
 //
 //   kernel    results    GPU            k, m, n             addresses
+//   few       bfloat16   9.0            multiples of 8      multiples of 16
 //   sm90      16 bits    9.0            multiples of 8      multiples of 16
 //   mma       16 bits    8.0 and later  multiples of 8      multiples of 16
 //   simple    all        all            all                 all
 //
-// Of operands with scales, k is a multiple of 16 for sm90, and mma serves none;
-// nor does sm90 if they have a scale for each n, and for blocks along k. With w
-// in MXFP4, sm90 serves bfloat16.
-enum class Variant { kSm90, kMma, kSimple };
+// few serves kLinear where IsOfFewRows says so. Of operands with scales, k is a
+// multiple of 16 for sm90, and few and mma serve none; nor does sm90 if they
+// have a scale for each n, and for blocks along k. With w in MXFP4, few and
+// sm90 serve bfloat16.
+enum class Variant { kFew, kSm90, kMma, kSimple };
 
 Variant ChooseVariant(const Device& device, Product product, DType dtype,
                       const Arguments& arguments) {
@@ -44,6 +46,11 @@ Variant ChooseVariant(const Device& device, Product product, DType dtype,
     return Variant::kSimple;
   }
   const bool is_of_blocks = scales.columns <= CeilDiv(scales.n, kScaleBlock);
+  if (is_sm90 && dtype == BF16 && product == Product::kLinear && !is_scaled &&
+      is_aligned(arguments.exponents) &&
+      IsOfFewRows(arguments, device.multiprocessors)) {
+    return Variant::kFew;
+  }
   if (arguments.exponents != nullptr) {
     return is_sm90 && dtype == BF16 ? Variant::kSm90 : Variant::kSimple;
   }
@@ -112,6 +119,8 @@ Status Launch(cudaStream_t stream, DType dtype, const Arguments& arguments) {
   XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
   const int multiprocessors = device.multiprocessors;
   switch (ChooseVariant(device, kProduct, dtype, arguments)) {
+    case Variant::kFew:
+      return CudaStatus(LaunchFew(stream, arguments, multiprocessors));
     case Variant::kSm90:
       return CudaStatus(
           LaunchSm90(stream, kProduct, arguments, multiprocessors));

@@ -253,7 +253,9 @@ def test_scaled_sums(device: torch.device, dtype: torch.dtype) -> None:
 
 @for_each_dtype
 @pytest.mark.parametrize(("k", "n"), [(64, 128), (96, 264), (2880, 72), (32, 5)])
-@pytest.mark.parametrize("sizes", [(3, 0, 70, 1), (300, 1, 0, 129)], ids=["few", "many"])
+@pytest.mark.parametrize(
+    "sizes", [(1, 0, 9, 2), (3, 0, 40, 1), (3, 0, 130, 1), (300, 1, 0, 129)], ids=sum
+)
 def test_mxfp4(
     device: torch.device, dtype: torch.dtype, k: int, n: int, sizes: tuple[int, ...]
 ) -> None:

@@ -85,32 +85,41 @@ __device__ inline void FindSegments(const int2* ranges, int groups, int rows,
   if (lane == 0) before = 0;
   end = __shfl_sync(~0u, end, 31);
 
-  int tile = 0;
+  // Calls visit(group, row, begin, end): the end of the ranges before, and its
+  // own rows.
+  const auto each = [&](const auto& visit) {
 #pragma unroll 4
-  for (int i = first, row = before; i < last; ++i) {
-    const int2 range = __ldg(&ranges[i]);
-    const int range_end = max(clip(range.y), row);
-    const int begin = min(max(clip(range.x), row), range_end);
-    segments[2 * i] = make_int2(row, tile);
-    tile += CeilDiv(begin - row, tile_rows) * tiles;
-    segments[2 * i + 1] = make_int2(begin, tile);
-    tile += CeilDiv(range_end - begin, tile_rows) * tiles;
-    row = range_end;
-  }
-  int tiles_before = tile;
+    for (int i = first, row = before; i < last; ++i) {
+      const int2 range = __ldg(&ranges[i]);
+      const int range_end = max(clip(range.y), row);
+      visit(i, row, min(max(clip(range.x), row), range_end), range_end);
+      row = range_end;
+    }
+  };
+  const auto tiles_of = [&](int count) {
+    return CeilDiv(count, tile_rows) * tiles;
+  };
+  int tile = 0;
+  each([&](int, int row, int begin, int range_end) {
+    tile += tiles_of(begin - row) + tiles_of(range_end - begin);
+  });
+  const int own = tile;
 #pragma unroll
   for (int i = 1; i < 32; i *= 2) {
-    const int other = __shfl_up_sync(~0u, tiles_before, i);
-    if (lane >= i) tiles_before += other;
+    const int other = __shfl_up_sync(~0u, tile, i);
+    if (lane >= i) tile += other;
   }
-  tiles_before -= tile;
-  for (int i = 2 * first; i < 2 * last; ++i) segments[i].y += tiles_before;
   if (lane == 31) {
-    tile += tiles_before;
     segments[2 * groups] = make_int2(end, tile);
-    segments[2 * groups + 1] =
-        make_int2(rows, tile + CeilDiv(rows - end, tile_rows) * tiles);
+    segments[2 * groups + 1] = make_int2(rows, tile + tiles_of(rows - end));
   }
+  tile -= own;
+  each([&](int i, int row, int begin, int range_end) {
+    segments[2 * i] = make_int2(row, tile);
+    tile += tiles_of(begin - row);
+    segments[2 * i + 1] = make_int2(begin, tile);
+    tile += tiles_of(range_end - begin);
+  });
 }
 
 // The segment of a tile: the last one that does not begin after it.
@@ -123,6 +132,22 @@ __device__ inline int FindSegment(const int2* segments, int groups, int tile) {
     } else {
       high = middle - 1;
     }
+  }
+  return low;
+}
+
+// The same, run by a warp.
+__device__ inline int FindSegmentByWarp(const int2* segments, int groups,
+                                        int tile) {
+  const int lane = threadIdx.x % 32;
+  int low = 0, size = 2 * groups + 1;
+  while (size > 1) {
+    const int part = CeilDiv(size, 32);
+    const bool begins_before =
+        lane * part < size && segments[low + lane * part].y <= tile;
+    const int parts = __popc(__ballot_sync(~0u, begins_before)) - 1;
+    low += parts * part;
+    size = min(part, size - parts * part);
   }
   return low;
 }
@@ -168,6 +193,8 @@ struct Tiles {
                : segments[NumSegmentEntries(arguments.groups) - 1].y;
   }
 
+  // A warp finds a tile faster than a thread.
+  template <bool kByWarp = false>
   __device__ Tile Get(int index) const {
     if constexpr (kProduct == Product::kOuter) {
       const int rows = CeilDiv(arguments.m, kTileRows);
@@ -181,7 +208,9 @@ struct Tiles {
               segments[2 * group + 1].x,
               segments[2 * group + 2].x};
     } else {
-      const int segment = FindSegment(segments, arguments.groups, index);
+      const int segment =
+          kByWarp ? FindSegmentByWarp(segments, arguments.groups, index)
+                  : FindSegment(segments, arguments.groups, index);
       const int2 begin = segments[segment];
       const int end = segments[segment + 1].x;
       const int rows = CeilDiv(end - begin.x, kTileRows);

@@ -1,4 +1,4 @@
-// The kernels for Hopper (grouped_matmul_sm90.cu).
+// The kernels for Hopper (grouped_matmul_sm90.cu, few.cu).
 #ifndef KERNELS_GROUPED_MATMUL_SM90_H_
 #define KERNELS_GROUPED_MATMUL_SM90_H_
 
@@ -10,6 +10,12 @@ namespace torch_xla_ext::grouped_matmul {
 // results are multiples of 16 bytes, and addresses, too.
 cudaError_t LaunchSm90(cudaStream_t stream, Product product,
                        const Arguments& arguments, int multiprocessors);
+
+// The same for kLinear with bfloat16, or MXFP4 times bfloat16, by the kernel
+// for groups of few rows, and whether it is the faster one, as measured.
+cudaError_t LaunchFew(cudaStream_t stream, const Arguments& arguments,
+                      int multiprocessors);
+bool IsOfFewRows(const Arguments& arguments, int multiprocessors);
 
 }  // namespace torch_xla_ext::grouped_matmul
 

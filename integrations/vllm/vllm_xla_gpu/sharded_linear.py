@@ -1,11 +1,15 @@
-"""A linear layer whose weight is sharded over the devices."""
+"""Linear layers whose weights are sharded over the devices."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
+from vllm.model_executor.layers.linear import LinearMethodBase
 
 from vllm_xla_gpu import fp8
+from vllm_xla_gpu.deferred import Columns, ShardedColumns, gate_and_up
 from vllm_xla_gpu.linear import linear
 
 
@@ -41,3 +45,40 @@ class ShardedLinear(nn.Module):
 
 def _parameter(tensor: torch.Tensor | None) -> nn.Parameter | None:
     return None if tensor is None else nn.Parameter(tensor, requires_grad=False)
+
+
+class ColumnsMethod(LinearMethodBase):
+    """A linear layer whose columns are those of several weights, one after another.
+
+    One weight divided into equal parts would give a device the keys of other heads than its
+    queries'. So its rows are in another order: the first device's queries, keys and values, then
+    the second's. One product is faster than several: XLA would join them, at a cost.
+    """
+
+    def __init__(self, widths: Sequence[int], count: int) -> None:
+        """Take the numbers of columns, and of devices, by which they can be divided."""
+        self._count = count
+        self._widths = [width // count for width in widths]
+
+    def create_weights(self, *args: object, **kwargs: object) -> None:
+        raise NotImplementedError
+
+    def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
+        """Apply the layer; `bias` is None, since the sharded layer has it."""
+        (sharded,) = layer.sharded
+        if sharded.bias is None and sharded.weight_scale is None:
+            deferred = gate_and_up(x, sharded.weight, self._widths, self._count)
+            if deferred is not None:
+                return deferred
+        by_shard = sharded(x).unflatten(-1, (self._count, sum(self._widths)))
+        return ShardedColumns(by_shard, self._widths)
+
+
+class SeparateColumnsMethod(LinearMethodBase):
+    """A linear layer with a product for each weight, if the devices cannot divide one of them."""
+
+    def create_weights(self, *args: object, **kwargs: object) -> None:
+        raise NotImplementedError
+
+    def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
+        return Columns([linear(x) for linear in layer.sharded])

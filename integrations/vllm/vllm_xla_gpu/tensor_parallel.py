@@ -39,12 +39,12 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 from torch_xla_ext import ops, sharding
 from torch_xla_ext.ops.all_reduce import MAX_ROW_BYTES, WORKSPACE_BYTES
 from vllm_xla_gpu import fp8, moe, weights
-from vllm_xla_gpu.deferred import Columns, PendingSum, ShardedColumns, gate_and_up
+from vllm_xla_gpu.deferred import PendingSum
 from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.linear import linear
 from vllm_xla_gpu.mla import XlaGpuMla
 from vllm_xla_gpu.processes import Peers
-from vllm_xla_gpu.sharded_linear import ShardedLinear
+from vllm_xla_gpu.sharded_linear import ColumnsMethod, SeparateColumnsMethod, ShardedLinear
 
 _AXIS = "model"
 # Of the sum of a row-parallel layer: with more NCCL's all-reduce is faster than one exchange.
@@ -402,43 +402,6 @@ def _norm_of_sums(norm: RMSNorm) -> Callable[..., Any]:
     return forward_of_sum
 
 
-class _ColumnsMethod(LinearMethodBase):
-    """A linear layer whose columns are those of several weights, one after another.
-
-    One weight divided into equal parts would give a device the keys of other heads than its
-    queries'. So its rows are in another order: the first device's queries, keys and values, then
-    the second's. One product is faster than several: XLA would join them, at a cost.
-    """
-
-    def __init__(self, widths: Sequence[int], count: int) -> None:
-        """Take the numbers of columns, and of devices, by which they can be divided."""
-        self._count = count
-        self._widths = [width // count for width in widths]
-
-    def create_weights(self, *args: object, **kwargs: object) -> None:
-        raise NotImplementedError
-
-    def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
-        """Apply the layer; `bias` is None, since the sharded layer has it."""
-        (sharded,) = layer.sharded
-        if sharded.bias is None and sharded.weight_scale is None:
-            deferred = gate_and_up(x, sharded.weight, self._widths, self._count)
-            if deferred is not None:
-                return deferred
-        by_shard = sharded(x).unflatten(-1, (self._count, sum(self._widths)))
-        return ShardedColumns(by_shard, self._widths)
-
-
-class _SeparateColumnsMethod(LinearMethodBase):
-    """A linear layer with a product for each weight, if the devices cannot divide one of them."""
-
-    def create_weights(self, *args: object, **kwargs: object) -> None:
-        raise NotImplementedError
-
-    def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
-        return Columns([linear(x) for linear in layer.sharded])
-
-
 class _SummedMethod(LinearMethodBase):
     """A row-parallel layer whose sum over the devices is one exchange if it is small."""
 
@@ -499,9 +462,9 @@ def _split(
         for weight, bias, scale in zip(parts, biases, scales, strict=True)
     )
     if _are_by_device(sizes, count):
-        layer.quant_method = _ColumnsMethod(sizes, count)
+        layer.quant_method = ColumnsMethod(sizes, count)
     else:
-        layer.quant_method = _SeparateColumnsMethod()
+        layer.quant_method = SeparateColumnsMethod()
     layer.weight = layer.bias = layer.weight_scale = layer.input_scale = None
 
 
