@@ -1,8 +1,8 @@
 // XlaGpuSkinnyLinear and XlaGpuSkinnySwiglu for the CPU.
 #include <cmath>
-#include <numeric>
 #include <vector>
 
+#include "kernels/common/host_attention.h"
 #include "kernels/common/host_floats.h"
 #include "kernels/skinny_linear/skinny_linear.h"
 
@@ -18,9 +18,7 @@ void Multiply(AnyBuffer x, const T* w, int64_t n, const Writer& write) {
   for (int64_t column = 0; column < n; ++column) {
     ToFloats(w + column * k, k, weights.data());
     for (int64_t row = 0; row < rows; ++row) {
-      write(row, column,
-            std::inner_product(weights.begin(), weights.end(),
-                               inputs.begin() + row * k, 0.0f));
+      write(row, column, Dot(weights.data(), inputs.data() + row * k, k));
     }
   }
 }
