@@ -79,41 +79,57 @@ c10::KernelFunction KernelOf(const c10::OperatorHandle& op,
                              c10::DispatchKey key);
 template struct MemberOfOperator<&c10::OperatorHandle::operatorDef_>;
 
-// The kernel of an operator `Op`, such as at::_ops::add_Tensor, that calls
-// `kCheck` before the kernel that was registered.
+// The kernel for XLA tensors of an operator `Op`, such as at::_ops::add_Tensor,
+// that was registered before `Caller`, which calls it: an operator may have
+// several callers, each of the one before.
+template <typename Op, typename Caller>
+struct RegisteredKernel {
+  c10::OperatorHandle op;
+  c10::KernelFunction kernel;
+
+  static const RegisteredKernel& Get() {
+    static const auto* const registered = [] {
+      const c10::OperatorHandle op =
+          c10::Dispatcher::singleton().findSchemaOrThrow(Op::name,
+                                                         Op::overload_name);
+      return new RegisteredKernel{op, KernelOf(op, c10::DispatchKey::XLA)};
+    }();
+    return *registered;
+  }
+
+  template <typename Result, typename... Args>
+  static Result Call(c10::DispatchKeySet keys, Args... args) {
+    const RegisteredKernel& registered = Get();
+    return registered.kernel.template call<Result, Args...>(
+        registered.op, keys, std::forward<Args>(args)...);
+  }
+
+  // Registers `function` of the caller in its place.
+  template <typename Function>
+  static void Replace(torch::Library& m, const Function& function) {
+    Get();
+    std::string name = Op::name;
+    if (*Op::overload_name != '\0') {
+      name += std::string(".") + Op::overload_name;
+    }
+    m.impl(name.c_str(), function);
+  }
+};
+
+// The kernel of an operator `Op` that calls `kCheck` before the registered one.
 template <typename Op, auto kCheck, typename Schema = typename Op::schema>
 struct CheckedCall;
 
 template <typename Op, auto kCheck, typename Result, typename... Args>
 struct CheckedCall<Op, kCheck, Result(Args...)> {
-  struct Checked {
-    c10::OperatorHandle op;
-    c10::KernelFunction kernel;
-  };
-
-  static const Checked& Get() {
-    static const auto* const checked = [] {
-      const c10::OperatorHandle op =
-          c10::Dispatcher::singleton().findSchemaOrThrow(Op::name,
-                                                         Op::overload_name);
-      return new Checked{op, KernelOf(op, c10::DispatchKey::XLA)};
-    }();
-    return *checked;
-  }
-
   static Result Call(c10::DispatchKeySet keys, Args... args) {
     if ((IsToBeChecked(args) && ...)) kCheck(Described(args)...);
-    const Checked& checked = Get();
-    return checked.kernel.template call<Result, Args...>(
-        checked.op, keys, std::forward<Args>(args)...);
+    return RegisteredKernel<Op, CheckedCall>::template Call<Result, Args...>(
+        keys, std::forward<Args>(args)...);
   }
 
   static void Register(torch::Library& m) {
-    Get();
-    std::string name = Op::name;
-    if (*Op::overload_name != '\0')
-      name += std::string(".") + Op::overload_name;
-    m.impl(name.c_str(), TORCH_FN(Call));
+    RegisteredKernel<Op, CheckedCall>::Replace(m, TORCH_FN(Call));
   }
 };
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "torch_xla_ext/csrc/aten_overrides/checked_call.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
 namespace torch_xla_ext::aten_overrides {
 
@@ -48,37 +49,72 @@ struct OfDtypes;
 template <typename Op, bool (*kIsComputed)(at::ScalarType), typename Result,
           typename... Args>
 struct OfDtypes<Op, kIsComputed, Result(const at::Tensor&, Args...)> {
-  struct Checked {
-    c10::OperatorHandle op;
-    c10::KernelFunction kernel;
-  };
-
-  static const Checked& Get() {
-    static const auto* const checked = [] {
-      const c10::OperatorHandle op =
-          c10::Dispatcher::singleton().findSchemaOrThrow(Op::name,
-                                                         Op::overload_name);
-      return new Checked{op, KernelOf(op, c10::DispatchKey::XLA)};
-    }();
-    return *checked;
-  }
-
   static Result Call(c10::DispatchKeySet keys, const at::Tensor& self,
                      Args... args) {
     TORCH_CHECK(kIsComputed(self.scalar_type()),
                 std::string(Op::name).substr(std::string("aten::").size()),
                 ": not implemented for '", self.scalar_type(), "'");
-    const Checked& checked = Get();
-    return checked.kernel.template call<Result, const at::Tensor&, Args...>(
-        checked.op, keys, self, std::forward<Args>(args)...);
+    return RegisteredKernel<Op, OfDtypes>::template Call<
+        Result, const at::Tensor&, Args...>(keys, self,
+                                            std::forward<Args>(args)...);
   }
 
   static void Register(torch::Library& m) {
-    Get();
-    std::string name = Op::name;
-    if (*Op::overload_name != '\0')
-      name += std::string(".") + Op::overload_name;
-    m.impl(name.c_str(), TORCH_FN(Call));
+    RegisteredKernel<Op, OfDtypes>::Replace(m, TORCH_FN(Call));
+  }
+};
+
+// `kMeta` of operators that PyTorch's kernels compute of no integers.
+template <auto kMeta, typename Function = decltype(kMeta)>
+struct OfFractions;
+
+template <auto kMeta, typename Result, typename... Args>
+struct OfFractions<kMeta, Result (*)(const at::Tensor&, Args...)> {
+  static void Call(const at::Tensor& self, Args... args) {
+    kMeta(self, args...);
+    TORCH_CHECK(!at::isIntegralType(self.scalar_type(), /*includeBool=*/true),
+                "not implemented for '", self.scalar_type(),
+                "': convert the tensor to a floating-point dtype");
+  }
+};
+
+// `kMeta` of operators that PyTorch's kernels compute of no complex numbers.
+template <auto kMeta, typename Function = decltype(kMeta)>
+struct OfReals;
+
+template <auto kMeta, typename Result, typename... Args>
+struct OfReals<kMeta, Result (*)(Args...)> {
+  static void Call(Args... args) {
+    kMeta(args...);
+    TORCH_CHECK(!(IsComplex(args) || ...),
+                "not implemented for complex numbers");
+  }
+};
+
+// `kMeta` of operators that PyTorch's kernels compute of neither booleans nor
+// complex numbers.
+template <auto kMeta, typename Function = decltype(kMeta)>
+struct OfNumbers;
+
+template <auto kMeta, typename Result, typename... Args>
+struct OfNumbers<kMeta, Result (*)(const at::Tensor&, Args...)> {
+  static void Call(const at::Tensor& self, Args... args) {
+    kMeta(self, args...);
+    TORCH_CHECK(self.scalar_type() != at::kBool,
+                "not implemented for 'Bool': convert the tensor to integers");
+    TORCH_CHECK(!self.is_complex(), "not implemented for complex numbers");
+  }
+};
+
+// `kMeta` of operators whose results are no booleans.
+template <auto kMeta, typename Function = decltype(kMeta)>
+struct WithNumbers;
+
+template <auto kMeta, typename Result, typename... Args>
+struct WithNumbers<kMeta, Result (*)(Args...)> {
+  static void Call(Args... args) {
+    TORCH_CHECK(kMeta(args...).scalar_type() != at::kBool,
+                "not implemented for 'Bool': convert the tensor to integers");
   }
 };
 

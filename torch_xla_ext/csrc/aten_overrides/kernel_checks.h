@@ -15,6 +15,7 @@
 #include <optional>
 #include <string_view>
 
+#include "torch_xla_ext/csrc/aten_overrides/dtype_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/pooling.h"
 
 namespace torch_xla_ext::aten_overrides {
@@ -45,60 +46,6 @@ inline void CheckFactors(const char* name, const at::Tensor& a,
   if (is_quantized(a, b) || is_quantized(b, a)) return;
   CheckProduct(name, a, b);
 }
-
-// `kMeta` of operators that PyTorch's kernels compute of no integers.
-template <auto kMeta, typename Function = decltype(kMeta)>
-struct OfFractions;
-
-template <auto kMeta, typename Result, typename... Args>
-struct OfFractions<kMeta, Result (*)(const at::Tensor&, Args...)> {
-  static void Call(const at::Tensor& self, Args... args) {
-    kMeta(self, args...);
-    TORCH_CHECK(!at::isIntegralType(self.scalar_type(), /*includeBool=*/true),
-                "not implemented for '", self.scalar_type(),
-                "': convert the tensor to a floating-point dtype");
-  }
-};
-
-// `kMeta` of operators that PyTorch's kernels compute of no complex numbers.
-template <auto kMeta, typename Function = decltype(kMeta)>
-struct OfReals;
-
-template <auto kMeta, typename Result, typename... Args>
-struct OfReals<kMeta, Result (*)(Args...)> {
-  static void Call(Args... args) {
-    kMeta(args...);
-    TORCH_CHECK(!(IsComplex(args) || ...),
-                "not implemented for complex numbers");
-  }
-};
-
-// `kMeta` of operators that PyTorch's kernels compute of neither booleans nor
-// complex numbers.
-template <auto kMeta, typename Function = decltype(kMeta)>
-struct OfNumbers;
-
-template <auto kMeta, typename Result, typename... Args>
-struct OfNumbers<kMeta, Result (*)(const at::Tensor&, Args...)> {
-  static void Call(const at::Tensor& self, Args... args) {
-    kMeta(self, args...);
-    TORCH_CHECK(self.scalar_type() != at::kBool,
-                "not implemented for 'Bool': convert the tensor to integers");
-    TORCH_CHECK(!self.is_complex(), "not implemented for complex numbers");
-  }
-};
-
-// `kMeta` of operators whose results are no booleans.
-template <auto kMeta, typename Function = decltype(kMeta)>
-struct WithNumbers;
-
-template <auto kMeta, typename Result, typename... Args>
-struct WithNumbers<kMeta, Result (*)(Args...)> {
-  static void Call(Args... args) {
-    TORCH_CHECK(kMeta(args...).scalar_type() != at::kBool,
-                "not implemented for 'Bool': convert the tensor to integers");
-  }
-};
 
 inline void CheckFractions(const char* name, const at::Tensor& self) {
   TORCH_CHECK(!at::isIntegralType(self.scalar_type(), /*includeBool=*/true),
