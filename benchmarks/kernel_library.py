@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -113,3 +113,24 @@ class KernelLibrary:
                 raise RuntimeError(text)
 
         return call
+
+
+def microseconds(calls: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+    """Return the time of a call in each of so many runs of a CUDA graph with all of them."""
+    for call in calls:
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    graph.replay()
+    times = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3 / len(calls))
+    return times

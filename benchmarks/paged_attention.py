@@ -17,11 +17,11 @@ import argparse
 import random
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import paged_attention_cases as cases
 import torch
-from kernel_library import KernelLibrary
+from kernel_library import KernelLibrary, microseconds
 from paged_attention_cases import SCALE, Case, Inputs
 
 # The size of the inputs of all calls in a round, so that a call's inputs are not in L2 when it runs
@@ -42,24 +42,6 @@ PARAMETERS = {
     "q_is_float8": False,
     "max_q_len": 0,
 }
-
-
-def measure(calls: Sequence[Callable[[], object]], repeats: int) -> float:
-    """Return the median time of a call in a CUDA graph, in microseconds."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    graph.replay()
-    times = []
-    for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / len(calls))
-    return statistics.median(times)
 
 
 class Ours:
@@ -125,7 +107,8 @@ def run(case: Case, names: dict[str, Callable], repeats: int) -> int:
                 call()
             torch.cuda.synchronize()
             error = cases.error(case, sets[0], bound[0][1]())
-            us = measure([call for call, _ in bound] * max(1, 20 // count), repeats)
+            calls = [call for call, _ in bound] * max(1, 20 // count)
+            us = statistics.median(microseconds(calls, repeats))
             rates = f"{case.bytes / us / 1e6:5.2f} TB/s {case.flops / us / 1e6:5.0f} TFLOP/s"
             text = f"{us:9.1f} us  {rates}  error {error:.1e}"
         except Exception as failure:

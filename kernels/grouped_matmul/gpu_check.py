@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-from kernel_library import KernelLibrary
+from kernel_library import KernelLibrary, microseconds
 
 LIMITS = {torch.bfloat16: 6e-3, torch.float16: 1e-3, torch.float32: 1e-5}
 EXPERTS, TOP_K = 128, 8
@@ -241,26 +241,9 @@ def sizes_of(tokens: int, seed: int, experts: int = EXPERTS, top_k: int = TOP_K)
     return torch.bincount(chosen.flatten(), minlength=experts)
 
 
-def microseconds(calls: Sequence[Callable[[], object]]) -> float:
-    """Return the time of a call, of CUDA graphs with all of them."""
-    for call in calls:
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(2):
-            for call in calls:
-                call()
-    graph.replay()
-    times = []
-    for _ in range(5):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / 2 / len(calls))
-    return statistics.median(times)
+def median_time(calls: Sequence[Callable[[], object]]) -> float:
+    """Return the microseconds of a call, of CUDA graphs with all of them twice."""
+    return statistics.median(microseconds([*calls, *calls], repeats=5))
 
 
 def time_all(library: KernelLibrary) -> None:
@@ -273,11 +256,11 @@ def time_all(library: KernelLibrary) -> None:
             all_sizes = [sizes_of(tokens, seed).int().cuda() for seed in range(SETS)]
             ends = [sizes.cumsum(0).int() for sizes in all_sizes]
             ranges = [torch.stack([e - s, e], 1) for e, s in zip(ends, all_sizes, strict=True)]
-            ours = microseconds([bind(library, "Linear", x, w, each)[0] for each in ranges])
+            ours = median_time([bind(library, "Linear", x, w, each)[0] for each in ranges])
             text = f"n={n} k={k} tokens={tokens} ours {ours:.1f}"
             if hasattr(torch, "_grouped_mm"):
                 calls = [partial(torch._grouped_mm, x, right, offs=each) for each in ends]
-                text += f" torch {microseconds(calls):.1f}"
+                text += f" torch {median_time(calls):.1f}"
             print(text, flush=True)
 
 
@@ -297,7 +280,7 @@ def time_scaled(library: KernelLibrary, kind: str) -> None:
                 )
                 for e, s in zip(ends, all_sizes, strict=True)
             ]
-            text = f"fp8, {kind} n={n} k={k} tokens={tokens} ours {microseconds(calls):.1f}"
+            text = f"fp8, {kind} n={n} k={k} tokens={tokens} ours {median_time(calls):.1f}"
             if kind == "channels" and hasattr(torch, "_scaled_grouped_mm"):
                 scales = arrays["x_scale"].flatten(), arrays["w_scale"].flatten(1)
                 operands = arrays["x"], arrays["w"].transpose(1, 2), *scales
@@ -308,7 +291,7 @@ def time_scaled(library: KernelLibrary, kind: str) -> None:
                     for each in ends
                 ]
                 try:
-                    text += f" torch {microseconds(calls):.1f}"
+                    text += f" torch {median_time(calls):.1f}"
                 except RuntimeError as error:
                     text += f" torch: {str(error).splitlines()[0]}"
             print(text, flush=True)
@@ -326,12 +309,12 @@ def time_mx(library: KernelLibrary) -> None:
             ends = [sizes.cumsum(0).int() for sizes in sets]
             ranges = [torch.stack([e - s, e], 1) for e, s in zip(ends, sets, strict=True)]
             arrays = packed | {"x": x, "out": out}
-            narrow = microseconds(
+            narrow = median_time(
                 [library.bind("XlaGpuMxGroupedLinear", arrays | {"ranges": r}, {}) for r in ranges]
             )
             active = statistics.mean(int((sizes > 0).sum()) for sizes in sets)
             rate = active * n * k * 17 / 32 / narrow * 1e-6
-            ours = microseconds([bind(library, "Linear", x, wide, each)[0] for each in ranges])
+            ours = median_time([bind(library, "Linear", x, wide, each)[0] for each in ranges])
             text = f"n={n} k={k} tokens={tokens} MXFP4 {narrow:.1f}, {rate:.2f} TB/s of weights"
             print(f"{text}, bfloat16 {ours:.1f}", flush=True)
 

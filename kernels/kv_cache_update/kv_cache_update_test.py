@@ -141,6 +141,17 @@ def test_one_slot_twice(device: torch.device) -> None:
         assert cache.cpu()[0, 3].unique().tolist() in ([1.0], [2.0])
 
 
+def rotation_inputs(
+    tokens: int, rotary_dim: int, num_slots: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Positions, slots, of which two do not exist, and the cosines and sines of 50 positions."""
+    angles = torch.rand(50, rotary_dim // 2) * 6
+    slots = torch.randperm(num_slots)[:tokens]
+    slots[[3, 7]] = torch.tensor([-1, num_slots])
+    cos_sin = torch.cat([angles.cos(), angles.sin()], dim=-1).to(dtype)
+    return torch.randint(50, (tokens,)), slots, cos_sin
+
+
 @pytest.mark.parametrize("cache_dtype", [None, FP8], ids=str)
 @pytest.mark.parametrize(
     ("shards", "query_heads", "kv_heads", "head_dim", "rotary_dim"),
@@ -159,11 +170,7 @@ def test_rotation(
 ) -> None:
     tokens, page_size = 21, 8
     qkv = torch.randn(tokens, shards, query_heads + 2 * kv_heads, head_dim).to(dtype)
-    angles = torch.rand(50, rotary_dim // 2) * 6
-    cos_sin = torch.cat([angles.cos(), angles.sin()], dim=-1).to(dtype)
-    positions = torch.randint(50, (tokens,))
-    slots = torch.randperm(5 * page_size)[:tokens]
-    slots[[3, 7]] = torch.tensor([-1, 5 * page_size])
+    positions, slots, cos_sin = rotation_inputs(tokens, rotary_dim, 5 * page_size, dtype)
     pages = torch.randn(5, page_size, 2 * shards * kv_heads, head_dim).to(cache_dtype or dtype)
     scales = (None, None) if cache_dtype is None else (0.5, 2.0)
 
@@ -218,10 +225,7 @@ def test_norms_of_heads(
     qkv = torch.randn(tokens, shards, sum(heads), head_dim).to(dtype)
     qkv[5] *= 100
     norms = [torch.randn(head_dim).to(dtype) for _ in range(2)]
-    angles = torch.rand(50, rotary_dim // 2) * 6
-    cos_sin = torch.cat([angles.cos(), angles.sin()], dim=-1).to(dtype)
-    positions, slots = torch.randint(50, (tokens,)), torch.randperm(5 * page_size)[:tokens]
-    slots[[3, 7]] = torch.tensor([-1, 5 * page_size])
+    positions, slots, cos_sin = rotation_inputs(tokens, rotary_dim, 5 * page_size, dtype)
     pages = torch.randn(5, page_size, 2 * shards * kv_heads, head_dim).to(dtype)
 
     *parts, values = qkv.split(heads, dim=2)

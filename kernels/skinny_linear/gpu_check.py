@@ -22,7 +22,7 @@ import torch
 from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-from kernel_library import KernelLibrary
+from kernel_library import KernelLibrary, microseconds
 
 LIMITS = {torch.bfloat16: 6e-3, torch.float16: 1e-3}
 ROTATED_BYTES = 800_000_000
@@ -71,31 +71,15 @@ def check(library: KernelLibrary, dtype: torch.dtype) -> None:
                 sys.exit(f"{dtype}, {rows} rows, weights {shape}: an error of {error}")
 
 
-def measure(calls: list[Callable[[], object]]) -> float:
-    """Return the time of a call, in microseconds."""
-    calls[0]()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for run in calls:
-            run()
-    times = []
-    for _ in range(6):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / len(calls))
-    return min(times)
-
-
 def time(library: KernelLibrary, rows: int, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Return the microseconds of the kernel and of PyTorch."""
     x = torch.randn(rows, shape[-1], device="cuda").bfloat16()
     count = min(MOST_CALLS, ROTATED_BYTES // (2 * math.prod(shape)))
     weights = torch.randn(count, *shape, device="cuda", dtype=torch.bfloat16) / shape[-1] ** 0.5
     peer = swiglu if len(shape) == 4 else functional.linear
-    ours = measure([call(library, x, w)[0] for w in weights])
-    return ours, measure([lambda w=w: peer(x, w) for w in weights])
+    ways = [call(library, x, w)[0] for w in weights], [lambda w=w: peer(x, w) for w in weights]
+    ours, others = (min(microseconds(calls, repeats=6)) for calls in ways)
+    return ours, others
 
 
 def main() -> None:
