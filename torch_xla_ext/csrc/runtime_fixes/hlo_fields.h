@@ -19,11 +19,12 @@ constexpr uint32_t kParameters = 1, kResult = 2;
 }
 namespace instruction {
 constexpr uint32_t kName = 1, kOpcode = 2, kShape = 3, kMetadata = 7,
-                   kLiteral = 8, kTupleIndex = 13, kWindow = 15,
-                   kExponentBits = 18, kMantissaBits = 19,
+                   kLiteral = 8, kTupleIndex = 13, kDimensions = 14,
+                   kWindow = 15, kExponentBits = 18, kMantissaBits = 19,
                    kConvolutionDimensionNumbers = 16, kCustomCallTarget = 28,
-                   kId = 35, kOperandIds = 36, kCalledComputationIds = 38,
-                   kSharding = 40, kBackendConfig = 43, kFeatureGroupCount = 50,
+                   kDotDimensionNumbers = 30, kId = 35, kOperandIds = 36,
+                   kCalledComputationIds = 38, kSharding = 40,
+                   kBackendConfig = 43, kFeatureGroupCount = 50,
                    kBatchGroupCount = 58, kComparisonDirection = 63,
                    kCustomCallApiVersion = 77;
 }
@@ -31,12 +32,17 @@ namespace convolution {
 constexpr uint32_t kKernelInputFeature = 3, kKernelOutputFeature = 4,
                    kInputBatch = 7, kInputFeature = 8;
 }
+namespace dot {
+constexpr uint32_t kLeftBatch = 3, kRightBatch = 4;
+}
 namespace window {
 constexpr uint32_t kDimensions = 1, kSize = 1, kStride = 2;  // of a dimension
 }
 namespace sharding {
 constexpr uint32_t kType = 1, kTileAssignmentDimensions = 3,
-                   kTupleShardings = 5, kReplicateOnLastTileDim = 6;
+                   kTileAssignmentDevices = 4, kTupleShardings = 5,
+                   kReplicateOnLastTileDim = 6, kIotaReshapeDimensions = 9,
+                   kIotaTransposePermutation = 10;
 }
 namespace shape {
 constexpr uint32_t kElementType = 2, kDimensions = 3, kTupleShapes = 4,
@@ -46,7 +52,7 @@ namespace literal {
 constexpr uint32_t kShape = 1, kS64s = 5, kF32s = 8, kF64s = 9, kF16s = 11,
                    kBf16s = 13;
 }
-constexpr uint64_t kManual = 4;  // of xla::OpSharding::Type
+constexpr uint64_t kOther = 3, kManual = 4;  // of xla::OpSharding::Type
 constexpr uint64_t kPred = 1, kS8 = 2, kS16 = 3, kS32 = 4, kS64 = 5, kU8 = 6,
                    kF16 = 10, kF32 = 11, kF64 = 12, kTuple = 13, kC64 = 15,
                    kBf16 = 16, kC128 = 18;

@@ -11,6 +11,7 @@
 
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
+#include "torch_xla_ext/csrc/runtime_fixes/sharding_call.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -20,7 +21,6 @@ namespace instruction = hlo::instruction;
 namespace literal = hlo::literal;
 namespace module = hlo::module;
 namespace shape = hlo::shape;
-constexpr uint64_t kApiVersionOriginal = 1;
 constexpr int64_t kLargestIndex = std::numeric_limits<int32_t>::max();
 
 // Whether a sharding is that of a mesh with several axes: it divides several
@@ -35,15 +35,6 @@ bool HasSeveralAxes(std::string_view serialized) {
                        [](uint64_t size) { return size > 1; }) > 1 ||
          sharding.Number(hlo::sharding::kReplicateOnLastTileDim) != 0 ||
          std::any_of(parts.begin(), parts.end(), HasSeveralAxes);
-}
-
-// Whether a sharding is that of a region which the program itself divides.
-bool IsManual(std::string_view serialized) {
-  const ProtobufMessage sharding(serialized);
-  const std::vector<std::string_view> parts =
-      sharding.All(hlo::sharding::kTupleShardings);
-  return sharding.Number(hlo::sharding::kType) == hlo::kManual ||
-         std::any_of(parts.begin(), parts.end(), IsManual);
 }
 
 class PartitionedOperands {
@@ -199,21 +190,17 @@ class PartitionedOperands {
 
   // The operand, replicated except in these dimensions, which XLA decides.
   uint64_t WholeBut(uint64_t operand, std::vector<uint64_t> dimensions) {
-    ProtobufMessage message;
-    message.SetBytes(instruction::kCustomCallTarget, "Sharding");
-    message.SetBytes(instruction::kSharding, "");  // replicated
     std::sort(dimensions.begin(), dimensions.end());
     std::string numbers;
     for (const uint64_t dimension : dimensions) {
       numbers += (numbers.empty() ? "" : ",") + std::to_string(dimension);
     }
-    if (!numbers.empty()) {
-      message.SetBytes(instruction::kBackendConfig,
-                       "unspecified_dims=[" + numbers + "]");
-    }
-    message.SetNumber(instruction::kCustomCallApiVersion, kApiVersionOriginal);
-    return Add("custom-call", shapes_.at(operand), {operand},
-               std::move(message));
+    is_changed_ = true;
+    const uint64_t id = ++last_id_;
+    instructions_.push_back(SerializedShardingCall(
+        id, operand, shapes_.at(operand), "",
+        numbers.empty() ? "" : "unspecified_dims=[" + numbers + "]"));
+    return id;
   }
 
   // A new instruction of the computation that is being changed; `message` has

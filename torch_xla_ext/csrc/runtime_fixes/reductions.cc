@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/runtime_fixes/conversions.h"
+#include "torch_xla_ext/csrc/runtime_fixes/gathered_weights.h"
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
 #include "torch_xla_ext/csrc/runtime_fixes/partitioned_operands.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
@@ -390,7 +391,8 @@ class Corrections {
 
 std::optional<std::string> CorrectReductions(const std::string& module) {
   std::optional<std::string> corrected = Corrections(module).Run();
-  for (const auto correct : {CorrectPartitionedOperands, CorrectConversions}) {
+  for (const auto correct :
+       {CorrectPartitionedOperands, GatherWeights, CorrectConversions}) {
     std::optional<std::string> further =
         correct(corrected ? *corrected : module);
     if (further) corrected = std::move(further);

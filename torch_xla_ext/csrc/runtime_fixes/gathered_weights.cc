@@ -1,0 +1,349 @@
+#include "torch_xla_ext/csrc/runtime_fixes/gathered_weights.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
+#include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
+#include "torch_xla_ext/csrc/runtime_fixes/sharding_call.h"
+
+namespace torch_xla_ext {
+namespace {
+
+namespace computation = hlo::computation;
+namespace instruction = hlo::instruction;
+namespace module = hlo::module;
+namespace shape = hlo::shape;
+
+using Sizes = std::vector<uint64_t>;
+
+uint64_t Product(const Sizes& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), uint64_t{1},
+                         std::multiplies<>());
+}
+
+// The coordinates of the element at `index` of an array, in row-major order.
+Sizes Coordinates(uint64_t index, const Sizes& sizes) {
+  Sizes coordinates(sizes.size());
+  for (size_t i = sizes.size(); i-- > 0; index /= sizes[i]) {
+    coordinates[i] = index % sizes[i];
+  }
+  return coordinates;
+}
+
+uint64_t IndexOf(const Sizes& coordinates, const Sizes& sizes) {
+  uint64_t index = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    index = index * sizes[i] + coordinates[i];
+  }
+  return index;
+}
+
+// How a tensor is divided: an array of devices, whose dimensions are the
+// tensor's and one more, along which devices have the same shard.
+struct Tiling {
+  Sizes sizes;    // of the array
+  Sizes devices;  // in row-major order
+
+  size_t rank() const { return sizes.size() - 1; }
+  bool IsDivided() const { return Product(sizes) > sizes.back(); }
+
+  // A device's index along a dimension, by the number of the device.
+  Sizes IndicesAlong(size_t dimension) const {
+    Sizes indices(devices.size());
+    for (size_t i = 0; i < devices.size(); ++i) {
+      indices[devices[i]] = Coordinates(i, sizes)[dimension];
+    }
+    return indices;
+  }
+
+  Tiling Transposed(const Sizes& permutation) const {
+    Tiling result;
+    for (const uint64_t from : permutation) {
+      result.sizes.push_back(sizes[from]);
+    }
+    result.sizes.push_back(sizes.back());
+    for (size_t i = 0; i < devices.size(); ++i) {
+      const Sizes to = Coordinates(i, result.sizes);
+      Sizes from(to.size(), to.back());
+      for (size_t j = 0; j < permutation.size(); ++j) {
+        from[permutation[j]] = to[j];
+      }
+      result.devices.push_back(devices[IndexOf(from, sizes)]);
+    }
+    return result;
+  }
+
+  // The tiling without the division of these dimensions.
+  Tiling Gathered(const std::vector<bool>& is_gathered) const {
+    Tiling result;
+    Sizes order;  // of the array's dimensions: those that stay come first
+    for (const bool moves : {false, true}) {
+      for (size_t i = 0; i < rank(); ++i) {
+        if (is_gathered[i] == moves) order.push_back(i);
+      }
+    }
+    order.push_back(rank());
+    result.sizes.assign(sizes.size(), 1);
+    Sizes ordered;
+    for (const uint64_t dimension : order) {
+      const bool moves = dimension == rank() || is_gathered[dimension];
+      result.sizes[moves ? rank() : dimension] *= sizes[dimension];
+      ordered.push_back(sizes[dimension]);
+    }
+    for (size_t i = 0; i < devices.size(); ++i) {
+      const Sizes at = Coordinates(i, ordered);
+      Sizes from(at.size());
+      for (size_t j = 0; j < order.size(); ++j) from[order[j]] = at[j];
+      result.devices.push_back(devices[IndexOf(from, sizes)]);
+    }
+    return result;
+  }
+
+  // An xla::OpSharding.
+  std::string Serialize() const {
+    if (!IsDivided()) return "";  // replicated
+    ProtobufMessage message;
+    message.SetNumber(hlo::sharding::kType, hlo::kOther);
+    message.SetNumbers(hlo::sharding::kTileAssignmentDimensions, sizes);
+    message.SetNumbers(hlo::sharding::kTileAssignmentDevices, devices);
+    message.SetNumber(hlo::sharding::kReplicateOnLastTileDim, 1);
+    return message.Serialize();
+  }
+};
+
+// The tiling of an xla::OpSharding; nothing if it has none, or is one of
+// several tensors.
+std::optional<Tiling> TilingOf(std::string_view serialized) {
+  const ProtobufMessage sharding(serialized);
+  Tiling tiling;
+  tiling.sizes = sharding.Numbers(hlo::sharding::kTileAssignmentDimensions);
+  if (sharding.Number(hlo::sharding::kType) != hlo::kOther ||
+      tiling.sizes.empty()) {
+    return std::nullopt;
+  }
+  if (sharding.Number(hlo::sharding::kReplicateOnLastTileDim) == 0) {
+    tiling.sizes.push_back(1);
+  }
+  tiling.devices = sharding.Numbers(hlo::sharding::kTileAssignmentDevices);
+  const Sizes reshaped =
+      sharding.Numbers(hlo::sharding::kIotaReshapeDimensions);
+  if (!reshaped.empty()) {
+    const Sizes permutation =
+        sharding.Numbers(hlo::sharding::kIotaTransposePermutation);
+    Tiling iota{reshaped, Sizes(Product(reshaped))};
+    std::iota(iota.devices.begin(), iota.devices.end(), 0);
+    iota.sizes.push_back(1);
+    tiling.devices = iota.Transposed(permutation).devices;
+  }
+  if (tiling.devices.size() != Product(tiling.sizes)) return std::nullopt;
+  return tiling;
+}
+
+bool IsFloatType(uint64_t type) {
+  return type == hlo::kF16 || type == hlo::kBf16 || type == hlo::kF32 ||
+         type == hlo::kF64;
+}
+
+bool IsIntegerType(uint64_t type) {
+  return type >= hlo::kS8 && type <= hlo::kU8;
+}
+
+class GatheredWeights {
+ public:
+  explicit GatheredWeights(const std::string& serialized)
+      : module_(serialized) {}
+
+  std::optional<std::string> Run() {
+    for (const std::string_view text : module_.All(module::kComputations)) {
+      const ProtobufMessage message(text);
+      for (const std::string_view inner :
+           message.All(computation::kInstructions)) {
+        const ProtobufMessage one(inner);
+        last_id_ = std::max(last_id_, one.Number(instruction::kId));
+        if (IsManual(one.Bytes(instruction::kSharding))) return std::nullopt;
+        has_tiles_ = has_tiles_ ||
+                     (one.Bytes(instruction::kOpcode) == "parameter" &&
+                      TilingOf(one.Bytes(instruction::kSharding)).has_value());
+      }
+    }
+    if (!has_tiles_) return std::nullopt;
+    module_.Transform(module::kComputations,
+                      [this](std::string_view text) { return Gathered(text); });
+    if (!is_changed_) return std::nullopt;
+    return module_.Serialize();
+  }
+
+ private:
+  // A parameter, as it is or after operations that keep its elements.
+  struct Value {
+    uint64_t parameter;
+    std::optional<Tiling> tiling;  // unless its dimensions are others
+  };
+
+  std::string Gathered(std::string_view text) {
+    values_.clear();
+    types_.clear();
+    batch_.clear();
+    batch_parameters_.clear();
+    std::vector<ProtobufMessage> all;
+    ProtobufMessage message(text);
+    for (const std::string_view inner :
+         message.All(computation::kInstructions)) {
+      all.emplace_back(inner);
+      Follow(all.back());
+    }
+    if (batch_.empty()) return std::string(text);
+    instructions_.clear();
+    bool is_changed = false;
+    for (ProtobufMessage& one : all) {
+      is_changed |= GatherOperands(&one);
+      instructions_.push_back(one.Serialize());
+    }
+    if (!is_changed) return std::string(text);
+    is_changed_ = true;
+    message.Replace(computation::kInstructions, instructions_);
+    return message.Serialize();
+  }
+
+  // Notes what is known of an instruction after those before it.
+  void Follow(const ProtobufMessage& one) {
+    const uint64_t id = one.Number(instruction::kId);
+    const std::string_view opcode = one.Bytes(instruction::kOpcode);
+    const Sizes operands = one.Numbers(instruction::kOperandIds);
+    types_.emplace(id, one.Bytes(instruction::kShape));
+    if (opcode == "parameter") {
+      values_[id] = {id, TilingOf(one.Bytes(instruction::kSharding))};
+      if (IsIntegerType(TypeOf(id))) NoteBatch(values_[id]);
+    } else if (opcode == "dot" || opcode == "convolution") {
+      const auto left = values_.find(operands[0]);
+      const ProtobufMessage dimensions(
+          one.Bytes(instruction::kDotDimensionNumbers));
+      if (left != values_.end() && RankOf(left->second.parameter) > 2 &&
+          !dimensions.Has(hlo::dot::kLeftBatch)) {
+        NoteBatch(values_.at(left->second.parameter));
+      }
+    } else if (operands.size() == 1 && values_.count(operands[0]) != 0) {
+      Value value = values_.at(operands[0]);
+      if (opcode == "transpose") {
+        if (value.tiling) {
+          value.tiling =
+              value.tiling->Transposed(one.Numbers(instruction::kDimensions));
+        }
+      } else if (opcode == "reshape") {
+        value.tiling.reset();
+      } else if (opcode != "convert" && opcode != "copy" &&
+                 opcode != "reverse") {
+        return;
+      }
+      values_[id] = std::move(value);
+    }
+  }
+
+  void NoteBatch(const Value& parameter) {
+    if (parameter.tiling && parameter.tiling->rank() > 0 &&
+        parameter.tiling->sizes[0] > 1) {
+      batch_.push_back(parameter.tiling->IndicesAlong(0));
+      batch_parameters_.push_back(parameter.parameter);
+    }
+  }
+
+  bool GatherOperands(ProtobufMessage* one) {
+    const std::string_view opcode = one->Bytes(instruction::kOpcode);
+    const bool is_dot = opcode == "dot";
+    if (!is_dot && opcode != "convolution") return false;
+    Sizes operands = one->Numbers(instruction::kOperandIds);
+    // A product of two weights is not one of examples.
+    if (IsWeight(operands[0]) && IsWeight(operands[1])) return false;
+    bool is_changed = false;
+    const ProtobufMessage dimensions(
+        one->Bytes(instruction::kDotDimensionNumbers));
+    for (const size_t i : {0, 1}) {
+      if (!IsWeight(operands[i])) continue;
+      const Tiling& tiling = *values_.at(operands[i]).tiling;
+      std::vector<bool> is_gathered = DividedAsTheBatch(tiling);
+      if (is_dot) {
+        for (const uint64_t dimension : dimensions.Numbers(
+                 i == 0 ? hlo::dot::kLeftBatch : hlo::dot::kRightBatch)) {
+          is_gathered[dimension] = false;
+        }
+      }
+      if (std::find(is_gathered.begin(), is_gathered.end(), true) ==
+          is_gathered.end()) {
+        continue;
+      }
+      operands[i] = Add(operands[i], tiling.Gathered(is_gathered).Serialize());
+      is_changed = true;
+    }
+    if (is_changed) one->SetNumbers(instruction::kOperandIds, operands);
+    return is_changed;
+  }
+
+  bool IsWeight(uint64_t id) const {
+    const auto found = values_.find(id);
+    return found != values_.end() && found->second.tiling &&
+           IsFloatType(TypeOf(id)) &&
+           std::find(batch_parameters_.begin(), batch_parameters_.end(),
+                     found->second.parameter) == batch_parameters_.end();
+  }
+
+  // Whether devices whose shards differ along a dimension have other examples.
+  std::vector<bool> DividedAsTheBatch(const Tiling& tiling) const {
+    std::vector<bool> result(tiling.rank(), false);
+    for (size_t i = 0; i < tiling.devices.size(); ++i) {
+      const Sizes at = Coordinates(i, tiling.sizes);
+      for (size_t dimension = 0; dimension < tiling.rank(); ++dimension) {
+        if (at[dimension] == 0) continue;
+        Sizes first = at;
+        first[dimension] = 0;
+        const uint64_t other = tiling.devices[IndexOf(first, tiling.sizes)];
+        for (const Sizes& indices : batch_) {
+          if (indices.size() == tiling.devices.size() &&
+              indices[tiling.devices[i]] != indices[other]) {
+            result[dimension] = true;
+          }
+        }
+      }
+    }
+    return result;
+  }
+
+  uint64_t Add(uint64_t operand, const std::string& sharding) {
+    const uint64_t id = ++last_id_;
+    instructions_.push_back(
+        SerializedShardingCall(id, operand, types_.at(operand), sharding, ""));
+    return id;
+  }
+
+  uint64_t TypeOf(uint64_t id) const {
+    return ProtobufMessage(types_.at(id)).Number(shape::kElementType);
+  }
+  size_t RankOf(uint64_t id) const {
+    return ProtobufMessage(types_.at(id)).Numbers(shape::kDimensions).size();
+  }
+
+  ProtobufMessage module_;
+  uint64_t last_id_ = 0;
+  bool has_tiles_ = false, is_changed_ = false;
+  // Of the computation that is being changed.
+  std::unordered_map<uint64_t, Value> values_;
+  std::unordered_map<uint64_t, std::string> types_;
+  std::vector<Sizes> batch_;  // the indices of devices' examples
+  Sizes batch_parameters_;
+  std::vector<std::string> instructions_;
+};
+
+}  // namespace
+
+std::optional<std::string> GatherWeights(const std::string& module) {
+  return GatheredWeights(module).Run();
+}
+
+}  // namespace torch_xla_ext

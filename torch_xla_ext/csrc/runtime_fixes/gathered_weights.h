@@ -1,0 +1,33 @@
+// Weights that are gathered for the products that use them.
+#ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_GATHERED_WEIGHTS_H_
+#define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_GATHERED_WEIGHTS_H_
+
+#include <optional>
+#include <string>
+
+namespace torch_xla_ext {
+
+// Returns the program `module`, a serialized xla::HloModuleProto, in which
+// products take gathered weights where the weights are divided among the same
+// devices as the batch; nothing if there are none.
+//
+// Such a program is fully sharded data parallel (FSDP): a product's result can
+// be divided by examples or by features, not by both. XLA propagates the
+// sharding that it meets first, which is that of a weight wherever the batch's
+// comes from further away: then it gathers the activations of all devices, and
+// exchanges the products' results. Here each product of a weight gets it as
+// gathered along these dimensions, so that only the batch's sharding
+// propagates. Dimensions that other axes of the mesh divide, as in tensor
+// parallel programs, stay divided.
+//
+// A weight is a parameter of floats that is an operand of a matrix product or
+// of a convolution, as it is or after transpositions and conversions. The batch
+// is told by a parameter of integers, such as tokens or labels, or one of
+// floats with three dimensions or more that is the left operand, whose first
+// dimension is divided. Programs with regions of manual sharding stay as they
+// are.
+std::optional<std::string> GatherWeights(const std::string& module);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_GATHERED_WEIGHTS_H_
