@@ -38,6 +38,20 @@ FIXES = (
         replaces={"transformers.models.*.modeling_*:*": "torch_xla_huggingface.moe:without_reads"},
     ),
     Fix(
+        "experts",
+        versions="transformers 5.24",
+        reason="experts read on the host which of them have tokens, or scatter rows",
+        test="tests/integrations/huggingface/experts_test.py",
+        replaces={
+            "transformers.integrations.moe:ExpertsInterface.get_interface": (
+                "torch_xla_huggingface.experts:without_reads"
+            ),
+            "transformers.integrations.moe:_can_use_grouped_mm": (
+                "torch_xla_huggingface.experts:can_use_grouped_mm"
+            ),
+        },
+    ),
+    Fix(
         "shared_tensors",
         versions="safetensors 0.8, huggingface_hub 0.34 to 0.36",
         reason="safetensors compares addresses of storages, which XLA tensors lack",
