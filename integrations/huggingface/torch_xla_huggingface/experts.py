@@ -14,6 +14,7 @@ import functools
 from collections.abc import Callable
 from types import FunctionType
 
+import torch
 from torch import Tensor, nn
 
 from torch_xla_ext import ops
@@ -25,11 +26,12 @@ _loops: dict[FunctionType, FunctionType] = {}
 
 def without_reads(original: Callable[..., Callable]) -> Callable[..., Callable]:
     """Replace ExpertsInterface.get_interface, which chooses the function of a layer's experts."""
+    grouped = original.__globals__["grouped_mm_experts_forward"]
 
     @functools.wraps(original)
     def get_interface(self: object, implementation: str, default: FunctionType) -> Callable:
         found = original(self, implementation, default)
-        if implementation == "grouped_mm":
+        if found is grouped:
             return functools.partial(_grouped, found)
         return _loop(default) if found is default else found
 
@@ -93,6 +95,14 @@ def _grouped(
         rows = experts._apply_gate(product("gate_up_proj", rows))
     else:
         rows = experts.act_fn(product("up_proj", rows))
+    tensors = (rows, top_k_weights, experts.down_proj)
+    is_recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    is_plain = not (experts.is_transposed or experts.has_bias or experts.has_post_expert_norm)
+    if is_plain and not is_recorded:
+        down, position = experts.down_proj, position.view(num_tokens, top_k)
+        rows, weights = rows.to(down.dtype), top_k_weights.float()
+        result = ops.grouped_linear_sum(rows, down, ranges, position, weights)
+        return result.to(hidden_states.dtype)
     rows = product("down_proj", rows)
     if experts.has_post_expert_norm:
         rows = experts.post_expert_norm(rows)
