@@ -13,8 +13,10 @@ The whole 8B, whose weights are drawn on the devices, with checkpoints of activa
     PJRT_DEVICE=CUDA python benchmarks/train_step.py --model llama-8b --batch 4 --length 8192 \
         --devices 4 --checkpoints
 
-transformers' Qwen3-MoE, with eight layers and a quarter of the experts of Qwen3-30B-A3B, beside
-transformers 5, whose experts are products of groups (torch._grouped_mm):
+transformers' Qwen3-MoE, with eight layers and a quarter of the experts of Qwen3-30B-A3B. Both sides
+run it with transformers 5, whose experts are products of groups (experts_implementation
+"grouped_mm"). With transformers 4, which has a module for each expert, this wheel's step stacks
+their weights and is slower. The weights are the same ones, so that losses can be compared:
 
     PJRT_DEVICE=CUDA python benchmarks/train_step.py --model moe
     python benchmarks/train_step.py --model moe --way compile

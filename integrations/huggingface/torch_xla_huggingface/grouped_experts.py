@@ -27,6 +27,11 @@ _ELEMENTWISE = {
     *("truediv", "true_divide", "type", "type_as"),
 }
 _PRODUCTS = {"linear", "matmul", "mm"}
+# An attribute of `weights[expert]`, of weights of all experts: both of them.
+_PART = "_torch_xla_ext_part"
+# Functions that tell of a tensor, and read no values.
+_OF_KIND = {Tensor.dtype.__get__, Tensor.device.__get__, Tensor.shape.__get__, Tensor.ndim.__get__}
+_OF_KIND |= {Tensor.dim, Tensor.size, Tensor.requires_grad.__get__}
 
 
 class FewRows(Exception):  # noqa: N818
@@ -420,6 +425,11 @@ class _Column:
     def stack(self, dim: int) -> Tensor:
         if not all(isinstance(item, Tensor) and item.dim() == dim for item in self.items):
             raise Unknown("weights of another rank")
+        parts = [getattr(item, _PART, None) for item in self.items]
+        if all(part is not None and part[0] is parts[0][0] for part in parts):
+            whole, count = parts[0][0], len(parts)
+            if [number for _, number in parts] == list(range(count)):
+                return whole if whole.shape[0] == count else whole[:count]
         return torch.stack(self.items)
 
 
@@ -452,9 +462,13 @@ class GroupedExperts(TorchFunctionMode):
                 raise Unknown("index_add_")
             value.routing.add(result, value)
             return result
-        if self._routing is not None and any(map(self._routing.is_result, args)):
+        is_read = function not in _OF_KIND
+        if is_read and self._routing is not None and any(map(self._routing.is_result, args)):
             self.finish()
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if function is Tensor.__getitem__ and type(args[1]) is int and result.dim() > 0:
+            setattr(result, _PART, args)
+        return result
 
     def finish(self) -> None:
         if self._routing is not None:

@@ -32,10 +32,24 @@ FIXES = (
     ),
     Fix(
         "moe",
-        versions="transformers 4.55 to 4.57",
+        versions="transformers 4.55 to 5.24",
         reason="an MoE layer reads on the host which experts have tokens",
         test="tests/integrations/huggingface/moe_test.py",
         replaces={"transformers.models.*.modeling_*:*": "torch_xla_huggingface.moe:without_reads"},
+    ),
+    Fix(
+        "experts",
+        versions="transformers 4.55 to 5.24",
+        reason="experts read on the host which of them have tokens, or scatter rows",
+        test="tests/integrations/huggingface/experts_test.py",
+        replaces={
+            "transformers.integrations.moe:ExpertsInterface.get_interface": (
+                "torch_xla_huggingface.experts:without_reads"
+            ),
+            "transformers.integrations.moe:_can_use_grouped_mm": (
+                "torch_xla_huggingface.experts:can_use_grouped_mm"
+            ),
+        },
     ),
     Fix(
         "shared_tensors",

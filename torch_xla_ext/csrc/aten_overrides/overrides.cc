@@ -22,6 +22,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/embedding_bag.h"
 #include "torch_xla_ext/csrc/aten_overrides/factories.h"
 #include "torch_xla_ext/csrc/aten_overrides/foreach.h"
+#include "torch_xla_ext/csrc/aten_overrides/histogram.h"
 #include "torch_xla_ext/csrc/aten_overrides/indexing.h"
 #include "torch_xla_ext/csrc/aten_overrides/interpolation.h"
 #include "torch_xla_ext/csrc/aten_overrides/layer_norm.h"
@@ -181,6 +182,8 @@ void RegisterForXla(torch::Library& library) {
   m.impl("_embedding_bag_forward_only", EmbeddingBag);
   m.impl("_embedding_bag_per_sample_weights_backward",
          EmbeddingBagPerSampleWeightsBackward);
+  // histogram.h
+  m.impl("histc", Histc);
   // indexing.h
   m.impl("_chunk_cat", ChunkCat);
   m.impl("cat", Cat);

@@ -11,6 +11,7 @@ from torch_xla_ext_startup import import_hooks, replacement
 from torch_xla_ext_startup.upstream_fixes import (
     decompositions,
     fused_optimizers,
+    grouped_products,
     loading,
     root_logger,
     table,
@@ -32,6 +33,7 @@ def install() -> None:
     fused_optimizers.register()
     training_steps.register()
     decompositions.register()
+    grouped_products.register()
     import_hooks.when_imported([_KERNELS], _register_kernels)
     import_hooks.when_imported(["torch_xla", _WHILE_LOOP], _register_while_loop)
     # In the place of torch_xla's, which needs jaxlib and launches every kernel with four warps.

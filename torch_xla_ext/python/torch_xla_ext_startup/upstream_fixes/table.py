@@ -40,6 +40,17 @@ FIXES = (
         adds=True,
     ),
     Fix(
+        "custom_operators",
+        versions="torch 2.8",
+        reason="what a custom_op's function writes to a view of its own tensors is lost",
+        test="tests/users/custom_operators_test.py",
+        replaces={
+            "torch._library.custom_ops:CustomOpDef.register_kernel": (
+                f"{_HERE}.custom_operators:register_kernel"
+            )
+        },
+    ),
+    Fix(
         "module_parameters",
         versions="torch 2.8",
         reason="a module that moves gets new parameters, so that tied weights become two",

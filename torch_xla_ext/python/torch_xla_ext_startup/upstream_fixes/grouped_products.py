@@ -1,0 +1,18 @@
+"""torch._grouped_mm, of which PyTorch has a kernel on CUDA only, by the wheel's kernels."""
+
+from __future__ import annotations
+
+import torch
+
+_LIBRARY = torch.library.Library("aten", "IMPL")
+
+
+def register() -> None:
+    """Register the operator for XLA tensors."""
+    _LIBRARY.impl(torch.ops.aten._grouped_mm.default, _grouped_mm, "AutogradXLA")
+
+
+def _grouped_mm(*args: object, **options: object) -> torch.Tensor:
+    from torch_xla_ext import grouped_mm
+
+    return grouped_mm.grouped_mm(*args, **options)
