@@ -20,6 +20,13 @@ FIXES = (
         replaces={"transformers.generation.utils:GenerationMixin.generate": f"{_HOOKS}:generate"},
     ),
     Fix(
+        "inputs_on_host",
+        versions="transformers 5.24",
+        reason="generation moves a model's inputs to the device, which generate.py has to read",
+        test="tests/integrations/huggingface/generate_test.py",
+        replaces={"transformers.generation.utils:move_to_device": f"{_HOOKS}:move_to_device"},
+    ),
+    Fix(
         "grouped_attention",
         versions="transformers 4.55 to 4.57",
         reason="transformers repeats the heads of keys for attention on XLA devices",

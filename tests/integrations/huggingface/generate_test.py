@@ -62,7 +62,7 @@ def test_all_positions_of_a_model() -> None:
 
 def test_model_that_reads_a_value(caplog: pytest.LogCaptureFixture) -> None:
     """Its frequencies depend on the length, which it reads on the host."""
-    scaling = {"rope_type": "dynamic", "factor": 2.0}
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     config = copy.deepcopy(models.CONFIGS["llama"])
     config.update({"max_position_embeddings": 16, "rope_scaling": scaling})
     with mock.patch.dict(models.CONFIGS, llama=config):
@@ -298,7 +298,7 @@ def test_conversation_with_one_cache(llama: Pair) -> None:
             results[device].append(result.sequences.tolist())
             ids = torch.cat([result.sequences, more.to(device)], dim=1)
         assert cache.get_seq_length() == 7 + 6 + 30 + 40 - 1
-        assert cache[0][0].shape == (1, 2, 82, 8)
+        assert cache.layers[0].keys.shape == (1, 2, 82, 8)
     assert results["xla"] == results["cpu"]
 
 
