@@ -13,7 +13,7 @@ So logits processors, stopping criteria, streamers, sampling and beam search are
 and the tokens are those of PyTorch on the CPU, with the same seed also the sampled ones.
 
 A call that needs something else of the model runs as before (`_unserved`), with right results.
-Written for transformers 4.55 to 4.57 and 5.0 to 5.24.
+Written for transformers 4.55 to 5.24.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ from torch_xla_huggingface.cache import GenerationCache, StepCache, bucket
 from torch_xla_huggingface.device_logits import DeviceLogits
 
 _log = logging.getLogger("torch_xla_ext.generate")
-# Versions of transformers, without the last number.
-_VERSIONS = (((4, 55), (4, 57)), ((5, 0), (5, 24)))
+_FIRST, _LAST = (4, 55), (5, 24)  # versions of transformers
 # What a model calls the cache: `cache` in 5.24, which still accepts the earlier name.
 _PARAMETERS = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 _CACHE = "cache" if "cache" in _PARAMETERS else "past_key_values"
@@ -127,14 +126,14 @@ def _warn_once(text: str) -> None:
 
 @functools.cache
 def _is_known_version() -> bool:
-    version = tuple(int(part) for part in importlib.metadata.version("transformers").split(".")[:2])
-    return any(first <= version <= last for first, last in _VERSIONS)
+    version = importlib.metadata.version("transformers")
+    return _FIRST <= tuple(int(part) for part in version.split(".")[:2]) <= _LAST
 
 
 def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
     """Return why this module cannot serve the call, or None."""
     if not _is_known_version():
-        return "transformers is neither 4.55 to 4.57 nor 5.0 to 5.24"
+        return "transformers is not one of 4.55 to 5.24"
     if runtime.is_spmd():
         return "its tensors may be sharded"
     if model.config.is_encoder_decoder:

@@ -7,6 +7,7 @@ torch_xla.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 
 import torch
@@ -44,14 +45,35 @@ def use_gqa_in_sdpa(original: Callable[..., bool]) -> Callable[..., bool]:
     return use_gqa_in_sdpa
 
 
-def move_to_device(original: Callable[..., object]) -> Callable[..., object]:
-    """Leave the inputs of a forward pass where they are, if generate.py moves them."""
+class _Preparing(threading.local):
+    """The model whose inputs this thread prepares on the host, for generate.py to move."""
+
+    model: object = None
+
+
+_preparing = _Preparing()
+
+
+def prepare_inputs(original: Callable[..., dict]) -> Callable[..., dict]:
+    """Leave a model's inputs on the host; newer versions move them to the model's device."""
 
     @functools.wraps(original)
-    def move_to_device(value: object, device: torch.device) -> object:
-        cache = value.get("cache") if isinstance(value, dict) else None
-        if getattr(cache, "inputs_are_on_host", False):
-            return value
-        return original(value, device)
+    def prepare_inputs_for_generation(self: object, *args: object, **options: object) -> dict:
+        cache = options.get("cache", options.get("past_key_values"))
+        before = _preparing.model
+        _preparing.model = self if getattr(cache, "inputs_are_on_host", False) else before
+        try:
+            return original(self, *args, **options)
+        finally:
+            _preparing.model = before
 
-    return move_to_device
+    return prepare_inputs_for_generation
+
+
+def device(original: property) -> property:
+    """Name the host as the device of the model whose inputs are prepared there."""
+
+    def device(self: object) -> torch.device:
+        return torch.device("cpu") if self is _preparing.model else original.fget(self)
+
+    return property(device, doc=original.__doc__)

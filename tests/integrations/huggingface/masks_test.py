@@ -38,13 +38,17 @@ def test_forward_with_and_without_a_mask(name: str, attention: str) -> None:
         return model(**inputs).logits
 
     expected = [forward(**call) for call in calls]
-    model.to("xla")
+    model.double()
+    exact = [forward(**call) for call in calls]
+    rounding = max((a - b).abs().max() for a, b in zip(expected, exact, strict=True))
+    model.float().to("xla")
     step = capture(forward, verify=True)
     for call, want in zip(calls * 2, expected * 2, strict=True):
         got = step(**models.on_device(call)).cpu()
         kept = torch.ones(2, 8) if name == "t5" else call.get("attention_mask", torch.ones(2, 8))
         difference = (got - want)[kept.bool()].abs().max()
-        assert difference < TOLERANCE * want.abs().max()
+        # T5 does not scale its scores, which are large with these weights.
+        assert difference < max(TOLERANCE * want.abs().max(), 3 * rounding)
     assert step.num_captures == 2
 
 
