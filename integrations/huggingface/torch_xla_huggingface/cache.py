@@ -74,6 +74,10 @@ class GenerationCache(Cache):
         self.ahead: Ahead | None = None
         self.repeated: torch.Tensor | None = None
 
+    @property
+    def is_initialized(self) -> bool:
+        return self.length > 0
+
     def get_seq_length(self, layer_idx: int = 0, cache_position: Any = None) -> int:
         return self.length
 
@@ -175,6 +179,10 @@ class StepCache(Cache):
         while len(self.layers) <= layer_idx:
             self.layers.append(_StepLayer(self.size, self.positions))
         return self.layers[layer_idx].update(key_states, value_states)
+
+    @property
+    def is_initialized(self) -> bool:
+        return not self._is_first
 
     def get_seq_length(self, layer_idx: int = 0, cache_position: Any = None) -> Any:
         return 0 if self._is_first else self.positions[0]

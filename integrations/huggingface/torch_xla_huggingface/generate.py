@@ -35,7 +35,7 @@ import torch
 import torch_xla
 from torch.utils import _pytree as pytree
 from torch_xla import runtime
-from transformers import GenerationConfig
+from transformers import DynamicCache, GenerationConfig
 from transformers.generation.utils import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -55,6 +55,8 @@ _CACHE = "cache" if "cache" in _PARAMETERS else "past_key_values"
 _DEFAULT_NEW = 20  # tokens that a call generates if nothing says how many
 _MAX_STEPS = 64  # steps kept for a model: one for each batch size and length
 _CACHES = {None, "dynamic", "static", "hybrid", "sliding_window"}
+# The classes of a cache's layers that keep keys and values alone.
+_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer"}
 # Options of generate, with the values for which the model's logits and cache suffice.
 _SERVED: dict[str, tuple[object, ...]] = {
     "assistant_early_exit": (None,),
@@ -140,6 +142,8 @@ def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
         return "it has an encoder"
     if not (getattr(model, "_can_compile_fullgraph", False) or _is_moe(model)):
         return "transformers does not give it a static cache"
+    if _keeps_other_states(model):
+        return "its layers keep more than keys and values"
     if len({parameter.device for parameter in model.parameters()}) > 1:
         return "its parameters are on several devices"
     for name in _NOT_SERVED_ARGUMENTS:
@@ -171,6 +175,15 @@ def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
         if _holds_device_tensors(arguments.get(name)):
             return f"tensors of the argument {name} are on the device"
     return None
+
+
+def _keeps_other_states(model: Any) -> bool:
+    """Return whether transformers 5 would give it a cache with other layers: of Mamba or LFM2."""
+    try:
+        cache = DynamicCache(config=model.config)
+    except TypeError:  # of 4.55, which takes none
+        return False
+    return any(type(layer).__name__ not in _LAYERS for layer in cache.layers)
 
 
 def _is_moe(model: Any) -> bool:
