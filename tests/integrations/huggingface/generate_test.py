@@ -54,6 +54,32 @@ def test_tokens_of_the_cpu_from_two_programs(name: str) -> None:
     assert models.compilations() == compiled
 
 
+def test_a_token_is_one_program_and_two_reads(llama: Pair) -> None:
+    """The reads are those of the token on the host and of the started step's inputs."""
+    options = {"max_new_tokens": 20, "eos_token_id": None}
+    llama.check(models.prompts(4, 11), **options)
+    inputs = models.on_device(models.prompts(9, 11, seed=1))
+    before = models.counts("ExecuteTime", "TransferFromDeviceTime")
+    llama.xla.generate(**inputs, **options)
+    after = models.counts("ExecuteTime", "TransferFromDeviceTime")
+    programs, reads = (b - a for a, b in zip(before, after, strict=True))
+    assert programs == 20
+    assert reads <= 2 * 20
+
+
+def test_layers_that_use_the_keys_of_others() -> None:
+    pair = Pair("gemma3n")
+    before = models.compilations()
+    pair.check(models.prompts(4, 11), max_new_tokens=12, eos_token_id=None)
+    assert models.compilations() - before <= 4
+
+
+def test_layers_with_other_states_run_as_before(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "torch_xla_ext.generate"):
+        Pair("lfm2").check(models.prompts(4, 11), max_new_tokens=4, eos_token_id=None)
+    assert "Lfm2ForCausalLM compiles a program for each token" in caplog.text
+
+
 def test_all_positions_of_a_model() -> None:
     """Its causal mask, a buffer, has no more."""
     pair = Pair("gpt2", attn_implementation="eager")
