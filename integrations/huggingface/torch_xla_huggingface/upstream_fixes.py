@@ -32,6 +32,17 @@ FIXES = (
         },
     ),
     Fix(
+        "packed_sequences",
+        versions="transformers 4.55 to 5.24",
+        reason="transformers reads positions in each training step, or masks what is causal",
+        test="tests/integrations/huggingface/masks_test.py",
+        replaces={
+            "transformers.masking_utils:find_packed_sequence_indices": (
+                "torch_xla_huggingface.positions:find_packed_sequence_indices"
+            )
+        },
+    ),
+    Fix(
         "grouped_attention",
         versions="transformers 4.55 to 5.24",
         reason="transformers repeats the heads of keys for attention on XLA devices",

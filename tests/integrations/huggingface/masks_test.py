@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import transformers
 from testing.xla import PLATFORM
+from transformers import masking_utils
 
 from integrations.huggingface import models
 from torch_xla_ext import capture
@@ -50,6 +52,45 @@ def test_forward_with_and_without_a_mask(name: str, attention: str) -> None:
         # T5 does not scale its scores, which are large with these weights.
         assert difference < max(TOLERANCE * want.abs().max(), 3 * rounding)
     assert step.num_captures == 2
+
+
+def test_positions_that_a_model_makes_are_not_read() -> None:
+    model = models.model("llama").train().to("xla")
+    ids = models.on_device(models.prompts(8, 8))["input_ids"]
+    before = models.counts("TransferFromDeviceTime")
+    model(ids, labels=ids, use_cache=False).loss.backward()
+    assert models.counts("TransferFromDeviceTime") == before
+
+
+def test_positions_that_begin_at_zero_need_no_mask() -> None:
+    function = masking_utils.find_packed_sequence_indices
+    with mock.patch.object(torch.Tensor, "__bool__", side_effect=AssertionError):
+        positions = (torch.arange(8, device="xla") + 0).unsqueeze(0).expand(2, -1)
+        assert function(positions) is None
+    packed = torch.arange(4).repeat(2, 2)
+    assert (
+        function(packed.to("xla")).tolist() == function(packed).tolist() == [[0] * 4 + [1] * 4] * 2
+    )
+
+
+def test_packed_sequences() -> None:
+    """A token attends to none of the sequence before."""
+    model = models.model("llama")
+    ids = models.prompts(8)["input_ids"]
+    calls = [
+        {"input_ids": ids, "position_ids": positions, "use_cache": False}
+        for positions in (torch.arange(8)[None], torch.arange(4).repeat(2)[None])
+    ]
+    with torch.no_grad():
+        want = [model(**call).logits for call in calls]
+        model.to("xla")
+        step = capture(lambda **call: model(**call).logits)
+        assert (want[0][:, 4:] - want[1][:, 4:]).abs().max() > 1
+        for call, expected in zip(calls, want, strict=True):
+            call = {k: v.to("xla") if k != "use_cache" else v for k, v in call.items()}
+            for got in (model(**call).logits, step(**call)):
+                difference = (got.cpu() - expected).abs().max()
+                assert difference < TOLERANCE * expected.abs().max()
 
 
 def test_training_with_a_mask() -> None:
