@@ -65,6 +65,7 @@ _SERVED: dict[str, tuple[object, ...]] = {
     "dola_layers": (None,),
     "force_words_ids": (None,),
     "guidance_scale": (None, 1, 1.0),
+    "is_assistant": (None, False),
     "low_memory": (None, False),
     "num_beam_groups": (None, 1),
     "output_attentions": (None, False),

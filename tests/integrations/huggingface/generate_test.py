@@ -425,6 +425,16 @@ def test_what_runs_as_before(
     assert reason in caplog.text
 
 
+def test_assisted_generation(llama: Pair) -> None:
+    """The loop takes tokens back from the assistant's cache."""
+    inputs = models.prompts(5)
+    want = llama.cpu.generate(**inputs, max_new_tokens=3, assistant_model=copy.deepcopy(llama.cpu))
+    got = llama.xla.generate(
+        **models.on_device(inputs), max_new_tokens=3, assistant_model=copy.deepcopy(llama.xla)
+    )
+    assert got.tolist() == want.tolist()
+
+
 def test_sampled_frequencies(llama: Pair) -> None:
     """The first sampled token has the probabilities of the model's logits."""
     inputs, count = models.prompts(6), 800
