@@ -136,7 +136,10 @@ def _is_known_version() -> bool:
 def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
     """Return why this module cannot serve the call, or None."""
     if not _is_known_version():
-        return "transformers is not one of 4.55 to 5.24"
+        return (
+            f"transformers {importlib.metadata.version('transformers')} is not one of 4.55 to 5.24 "
+            '(pip install "transformers>=4.55,<5.25")'
+        )
     if runtime.is_spmd():
         return "its tensors may be sharded"
     if model.config.is_encoder_decoder:

@@ -7,6 +7,7 @@ torch_xla.
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Callable
 
@@ -20,7 +21,13 @@ def generate(original: Callable[..., object]) -> Callable[..., object]:
     def own() -> Callable[..., object]:
         try:
             from torch_xla_huggingface import generate
-        except ImportError:  # this transformers lacks what our module imports
+        except ImportError as error:
+            # Otherwise a version that lacks what our module imports would only be slow.
+            logging.getLogger("torch_xla_ext.generate").warning(
+                'generate compiles a program for each token: %s; pip install "transformers>=4.55,'
+                '<5.25"',
+                error,
+            )
             return original
         return generate.replacement(original)
 
