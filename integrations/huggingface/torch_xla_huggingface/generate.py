@@ -35,7 +35,7 @@ import torch
 import torch_xla
 from torch.utils import _pytree as pytree
 from torch_xla import runtime
-from transformers import DynamicCache, GenerationConfig
+from transformers import GenerationConfig, cache_utils
 from transformers.generation.utils import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -183,10 +183,9 @@ def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
 
 def _keeps_other_states(model: Any) -> bool:
     """Return whether transformers 5 would give it a cache with other layers: of Mamba or LFM2."""
-    try:
-        cache = DynamicCache(config=model.config)
-    except TypeError:  # of 4.55, which takes none
+    if not hasattr(cache_utils, "LinearAttentionCacheLayerMixin"):  # they have their own caches
         return False
+    cache = cache_utils.DynamicCache(config=model.config)
     kinds = [type(layer).__name__ for layer in cache.layers]
     while kinds[-1:] == ["DummyLayer"]:  # the last layers of Gemma 4 use the keys of earlier ones
         kinds.pop()
