@@ -21,7 +21,8 @@ def find_packed_sequence_indices(
 
     @functools.wraps(original)
     def find_packed_sequence_indices(position_ids: torch.Tensor) -> torch.Tensor | None:
-        if position_ids.device.type == "xla" and _count_from_zero(position_ids):
+        is_lazy = position_ids.device.type == "xla" and not torch.compiler.is_dynamo_compiling()
+        if is_lazy and _count_from_zero(position_ids):
             return None
         return original(position_ids)
 
@@ -31,7 +32,10 @@ def find_packed_sequence_indices(
 def _count_from_zero(positions: torch.Tensor) -> bool:
     """Return whether the tensor's lazy graph is the one that transformers' models make."""
     batch, length = positions.shape
-    return _hash(positions) == _hash_from_zero(batch, length, positions.device)
+    try:
+        return _hash(positions) == _hash_from_zero(batch, length, positions.device)
+    except RuntimeError:  # a tensor of torch.export or torch.func, without a graph
+        return False
 
 
 @functools.lru_cache(maxsize=256)

@@ -73,6 +73,25 @@ def test_positions_that_begin_at_zero_need_no_mask() -> None:
     )
 
 
+def test_tracers_get_no_graph() -> None:
+    """Dynamo, and tensors of torch.func, have none that could tell the positions."""
+    model = models.model("llama").to("xla")
+    ids = models.on_device(models.prompts(8))["input_ids"]
+    parameters = dict(model.named_parameters())
+
+    def loss(parameters: dict[str, torch.Tensor], ids: torch.Tensor) -> torch.Tensor:
+        options = {"labels": ids, "use_cache": False}
+        return torch.func.functional_call(model, parameters, (ids,), options).loss
+
+    want = loss(parameters, ids)
+    compiled = torch.compile(model.forward, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(ids, labels=ids, use_cache=False).loss, want)
+    got, _ = torch.func.grad_and_value(loss)(parameters, ids)
+    want.backward()
+    for name, parameter in parameters.items():
+        torch.testing.assert_close(got[name], parameter.grad, rtol=1e-3, atol=1e-4)
+
+
 def test_packed_sequences() -> None:
     """A token attends to none of the sequence before."""
     model = models.model("llama")
