@@ -47,6 +47,10 @@ def torch_xla_ext_repositories():
         name = "huggingface",
         lock = Label("//bazel/pip:locks/huggingface.lock"),
     )
+    pip_packages(
+        name = "huggingface5",
+        lock = Label("//bazel/pip:locks/huggingface5.lock"),
+    )
     pip_env(
         name = "torch_tpu",
         lock = Label("//bazel/pip:locks/torch_tpu.lock"),

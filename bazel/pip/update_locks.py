@@ -27,7 +27,7 @@ WITHOUT_DEPENDENCIES = {
 }
 # Locks whose packages are installed beside those of another lock. They use its versions, and leave
 # out its packages unless the `.in` file names them.
-BESIDE = {"huggingface": "test_env", "jax": "test_env", "vllm": "test_env"}
+BESIDE = dict.fromkeys(("huggingface", "huggingface5", "jax", "vllm"), "test_env")
 # Locks for fewer Pythons. torch-tpu 0.2.0 has one wheel for each, and is tested with 3.12.
 FEWER_PYTHONS = {
     "torch_tpu": ("3.12",),

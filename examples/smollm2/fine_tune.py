@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import sys
 import time
 from collections.abc import Iterator
@@ -50,8 +51,9 @@ def batches(tokenizer: PreTrainedTokenizerBase, count: int) -> Iterator[Batch]:
 
 def _row(tokenizer: PreTrainedTokenizerBase, question: str, answer: str) -> Batch:
     messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-    ids = tokenizer.apply_chat_template(messages)
-    asked = len(tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True))
+    template = functools.partial(tokenizer.apply_chat_template, return_dict=False)
+    ids = template(messages)
+    asked = len(template(messages[:1], add_generation_prompt=True))
     padding = _LENGTH - len(ids)
     return {
         "input_ids": torch.tensor(ids + padding * [tokenizer.pad_token_id]),

@@ -14,6 +14,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # the package has all files, so that no hub 
 import gguf
 import numpy as np
 import torch
+import transformers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -71,7 +72,10 @@ def read_tokenizer() -> PreTrainedTokenizerBase:
 
 def read_model(dtype: str = "float32") -> PreTrainedModel:
     """Return the weights, which have 4 bits in the file."""
-    model = AutoModelForCausalLM.from_pretrained(_folder(), gguf_file=_FILE).eval()
+    options = {}
+    if hasattr(transformers, "GgufConfig"):  # of transformers 5, which would keep the 4 bits
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(_folder(), gguf_file=_FILE, **options).eval()
     return model.to(getattr(torch, dtype))
 
 

@@ -9,6 +9,7 @@ of one that has imported it.
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -322,6 +323,21 @@ class TestDoctor:
         rows = lines[lines.index(heading) + 1 :][:count]
         assert all(row.startswith("  ") and row.count(": ") >= 1 for row in rows)
         assert any("torch.Tensor.contiguous (strided_views): " in row for row in rows)
+
+    def test_versions_that_no_fix_is_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert doctor.untested_versions() == []
+        versions = {"torch": "2.8.0", "torch_xla": "2.8.1+gpucc2", "transformers": "6.1.0"}
+
+        def version(name: str) -> str:
+            if name not in versions:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return versions[name]
+
+        monkeypatch.setattr(importlib.metadata, "version", version)
+        text = next(text for text in doctor.untested_versions() if "generation" in text)
+        assert text.startswith("transformers 6.1.0: fixes (generation, ")
+        assert "are for 4.55 to 5.24" in text
+        assert text.endswith('pip install "transformers>=4.55,<5.25"')
 
     def test_cuda_without_a_driver(self) -> None:
         result = run("-m", "torch_xla_ext", "doctor", "--json", PJRT_DEVICE="CUDA")

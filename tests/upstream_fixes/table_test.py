@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 import subprocess
@@ -49,6 +50,9 @@ def test_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in modules(FIXES[name]):
         dir(importlib.import_module(module))  # some modules run when they are used
     active = {fix.name: names for fix, names in upstream_fixes.active()}
+    if name == "moe" and int(importlib.metadata.version("transformers").split(".")[0]) > 4:
+        assert _MOE_FORWARD not in active.get(name, [])  # its blocks have no loops
+        pytest.skip("transformers 5 has functions of experts")
     assert set(targets(FIXES[name])) <= set(active[name])
     before = replaced(name)
     for one in before:

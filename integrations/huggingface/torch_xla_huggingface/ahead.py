@@ -103,6 +103,7 @@ def next_inputs(
         "input_ids": lambda _: tokens,
         "position_ids": lambda value: value + 1,
         "cache_position": lambda value: value + 1,
+        "positions": lambda value: value + 1,
         "columns": torch.ones_like,
     }
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -26,6 +27,22 @@ def bucket(length: int, limit: int | None = None) -> int:
     return size if limit is None else min(size, max(length, limit))
 
 
+@dataclasses.dataclass
+class _Layer:
+    """A layer of a GenerationCache, with the attributes of a layer of transformers' caches."""
+
+    cache: GenerationCache
+    number: int
+
+    @property
+    def keys(self) -> torch.Tensor:
+        return self.cache[self.number][0]
+
+    @property
+    def values(self) -> torch.Tensor:
+        return self.cache[self.number][1]
+
+
 class GenerationCache(Cache):
     """The cache that the generation loop holds, on the host; the tensors are on the device.
 
@@ -35,7 +52,7 @@ class GenerationCache(Cache):
         limit: the positions that the model supports, for `bucket`.
         size: the tensors' positions.
         length: the filled positions.
-        layers: for each layer its keys and values, [batch, heads, size, head_dim]; empty at first.
+        tensors: for each layer its keys and values, [batch, heads, size, head_dim]; empty at first.
         mask: [batch, size], whether a position is attended; None for models without a mask.
         host_mask: the part of the mask that is known on the host, [batch, length].
         beams: the sequence that each sequence of the next step continues.
@@ -46,15 +63,20 @@ class GenerationCache(Cache):
 
     # Otherwise the loop would make a mask [batch, 1, queries, size] on the host for each step.
     is_compileable = False
+    inputs_are_on_host = True  # for transformers_hooks.py
 
     def __init__(self, length: int, limit: int | None) -> None:
         self.size, self.limit, self.length = bucket(length, limit), limit, 0
-        self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.mask: torch.Tensor | None = None
         self.host_mask: torch.Tensor | None = None
         self.beams: torch.Tensor | None = None
         self.ahead: Ahead | None = None
         self.repeated: torch.Tensor | None = None
+
+    @property
+    def is_initialized(self) -> bool:
+        return self.length > 0
 
     def get_seq_length(self, layer_idx: int = 0, cache_position: Any = None) -> int:
         return self.length
@@ -62,14 +84,21 @@ class GenerationCache(Cache):
     def get_max_cache_shape(self, layer_idx: int = 0) -> int:
         return -1  # it grows
 
+    get_max_length = get_max_cache_shape  # its name in 5.24
+
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         self.beams = beam_idx if self.beams is None else self.beams[beam_idx]
 
+    @property
+    def layers(self) -> list[_Layer]:
+        """The filled positions of each layer."""
+        return [_Layer(self, layer_idx) for layer_idx in range(len(self))]
+
     def __len__(self) -> int:
-        return len(self.layers)
+        return len(self.tensors)
 
     def __getitem__(self, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        keys, values = self.layers[layer_idx]
+        keys, values = self.tensors[layer_idx]
         return keys[:, :, : self.length], values[:, :, : self.length]
 
     def __iter__(self) -> Any:
@@ -84,9 +113,9 @@ class GenerationCache(Cache):
             return
         more = bucket(length, self.limit) - self.size
         self.size += more
-        self.layers = [
+        self.tensors = [
             (pad(keys, (0, 0, 0, more)), pad(values, (0, 0, 0, more)))
-            for keys, values in self.layers
+            for keys, values in self.tensors
         ]
         if self.mask is not None:
             self.mask = pad(self.mask, (0, more))
@@ -122,7 +151,7 @@ class StepCache(Cache):
     """The cache of one step. The first step creates the layers; later ones write in place.
 
     Args:
-        layers: those of a GenerationCache.
+        layers: the tensors of a GenerationCache.
         size: the layers' positions.
         positions: [queries], the positions of the step's tokens. In the first step, they are 0, 1,
             ….
@@ -144,11 +173,16 @@ class StepCache(Cache):
         key_states: torch.Tensor,
         value_states: torch.Tensor,
         layer_idx: int,
-        cache_kwargs: dict[str, Any] | None = None,
+        *_: Any,
+        **__: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         while len(self.layers) <= layer_idx:
             self.layers.append(_StepLayer(self.size, self.positions))
         return self.layers[layer_idx].update(key_states, value_states)
+
+    @property
+    def is_initialized(self) -> bool:
+        return not self._is_first
 
     def get_seq_length(self, layer_idx: int = 0, cache_position: Any = None) -> Any:
         return 0 if self._is_first else self.positions[0]
@@ -156,7 +190,9 @@ class StepCache(Cache):
     def get_max_cache_shape(self, layer_idx: int = 0) -> int:
         return self.positions.shape[0] if self._is_first else self.size
 
-    def get_mask_sizes(self, cache_position: torch.Tensor, layer_idx: int) -> tuple[int, int]:
+    get_max_length = get_max_cache_shape  # its name in 5.24
+
+    def get_mask_sizes(self, _: Any, layer_idx: int) -> tuple[int, int]:
         return self.get_max_cache_shape(), 0
 
     @property

@@ -13,7 +13,7 @@ So logits processors, stopping criteria, streamers, sampling and beam search are
 and the tokens are those of PyTorch on the CPU, with the same seed also the sampled ones.
 
 A call that needs something else of the model runs as before (`_unserved`), with right results.
-Written for transformers 4.55 to 4.57.
+Written for transformers 4.55 to 5.24.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ import torch
 import torch_xla
 from torch.utils import _pytree as pytree
 from torch_xla import runtime
+from transformers import GenerationConfig, cache_utils
+from transformers.generation.utils import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 import torch_xla_ext
@@ -46,9 +48,15 @@ from torch_xla_huggingface.cache import GenerationCache, StepCache, bucket
 from torch_xla_huggingface.device_logits import DeviceLogits
 
 _log = logging.getLogger("torch_xla_ext.generate")
-_FIRST, _LAST = (4, 55), (4, 57)  # versions of transformers
+_FIRST, _LAST = (4, 55), (5, 24)  # versions of transformers
+# What a model calls the cache: `cache` in 5.24, which still accepts the earlier name.
+_PARAMETERS = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+_CACHE = "cache" if "cache" in _PARAMETERS else "past_key_values"
+_DEFAULT_NEW = 20  # tokens that a call generates if nothing says how many
 _MAX_STEPS = 64  # steps kept for a model: one for each batch size and length
 _CACHES = {None, "dynamic", "static", "hybrid", "sliding_window"}
+# The classes of a cache's layers that keep keys and values alone.
+_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer"}
 # Options of generate, with the values for which the model's logits and cache suffice.
 _SERVED: dict[str, tuple[object, ...]] = {
     "assistant_early_exit": (None,),
@@ -57,6 +65,7 @@ _SERVED: dict[str, tuple[object, ...]] = {
     "dola_layers": (None,),
     "force_words_ids": (None,),
     "guidance_scale": (None, 1, 1.0),
+    "is_assistant": (None, False),
     "low_memory": (None, False),
     "num_beam_groups": (None, 1),
     "output_attentions": (None, False),
@@ -66,6 +75,7 @@ _SERVED: dict[str, tuple[object, ...]] = {
     "prompt_lookup_num_tokens": (None,),
     "return_legacy_cache": (None, False),
     "use_cache": (None, True),
+    "use_mtp": (None, False),
 }
 _NOT_SERVED_ARGUMENTS = (
     *("assistant_model", "custom_generate", "negative_prompt_ids", "synced_gpus"),
@@ -75,7 +85,7 @@ _NOT_SERVED_ARGUMENTS = (
 _CALLED = ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "streamer")
 # Inputs of a model that can be padded with a prompt: [batch, tokens].
 _OF_TOKENS = ("input_ids", "position_ids", "token_type_ids")
-_INPUTS = {*_OF_TOKENS, "attention_mask", "past_key_values", "tokenizer", "logits_to_keep"}
+_INPUTS = {*_OF_TOKENS, "attention_mask", _CACHE, "tokenizer", "logits_to_keep"}
 
 
 def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,8 +100,10 @@ def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
         arguments = dict(bound.arguments)
         del arguments["self"]
         arguments |= arguments.pop("kwargs", {})
+        if "past_key_values" in arguments:
+            arguments.setdefault(_CACHE, arguments.pop("past_key_values"))
         reason = _unserved(self, arguments)
-        if reason is not None and isinstance(arguments.get("past_key_values"), GenerationCache):
+        if reason is not None and isinstance(arguments.get(_CACHE), GenerationCache):
             raise ValueError(
                 "generate: past_key_values of an earlier call on the XLA device cannot be used in "
                 f"this one, because of {reason}: pass the whole text without past_key_values"
@@ -124,13 +136,18 @@ def _is_known_version() -> bool:
 def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
     """Return why this module cannot serve the call, or None."""
     if not _is_known_version():
-        return "transformers is not one of 4.55 to 4.57"
+        return (
+            f"transformers {importlib.metadata.version('transformers')} is not one of 4.55 to 5.24 "
+            '(pip install "transformers>=4.55,<5.25")'
+        )
     if runtime.is_spmd():
         return "its tensors may be sharded"
     if model.config.is_encoder_decoder:
         return "it has an encoder"
     if not (getattr(model, "_can_compile_fullgraph", False) or _is_moe(model)):
         return "transformers does not give it a static cache"
+    if _keeps_other_states(model):
+        return "its layers keep more than keys and values"
     if len({parameter.device for parameter in model.parameters()}) > 1:
         return "its parameters are on several devices"
     for name in _NOT_SERVED_ARGUMENTS:
@@ -148,7 +165,7 @@ def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
         return f"cache_implementation={_option(model, arguments, 'cache_implementation')}"
     if (_option(model, arguments, "num_beams") or 1) > 1 and hasattr(model, "_reorder_cache"):
         return "the model reorders its cache by itself"
-    if not isinstance(arguments.get("past_key_values"), (GenerationCache, type(None))):
+    if not isinstance(arguments.get(_CACHE), (GenerationCache, type(None))):
         return "the cache that was passed"
     config, known = copy.deepcopy(given), inspect.signature(model.generate).parameters
     others = config.update(**{k: v for k, v in arguments.items() if k not in known})
@@ -162,6 +179,17 @@ def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
         if _holds_device_tensors(arguments.get(name)):
             return f"tensors of the argument {name} are on the device"
     return None
+
+
+def _keeps_other_states(model: Any) -> bool:
+    """Return whether transformers 5 would give it a cache with other layers: of Mamba or LFM2."""
+    if not hasattr(cache_utils, "LinearAttentionCacheLayerMixin"):  # they have their own caches
+        return False
+    cache = cache_utils.DynamicCache(config=model.config)
+    kinds = [type(layer).__name__ for layer in cache.layers]
+    while kinds[-1:] == ["DummyLayer"]:  # the last layers of Gemma 4 use the keys of earlier ones
+        kinds.pop()
+    return not _LAYERS.issuperset(kinds)
 
 
 def _is_moe(model: Any) -> bool:
@@ -192,17 +220,19 @@ def _holds_device_tensors(value: Any) -> bool:
 def _generate(original: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
     inputs = arguments.get("inputs", arguments.get("input_ids"))
     device = inputs.device
-    cache = arguments.get("past_key_values")
-    new = _option(model, arguments, "max_new_tokens")
-    last = inputs.shape[1] + new if new else _option(model, arguments, "max_length") or 0
+    cache, last = arguments.get(_CACHE), _last_position(model, arguments, inputs.shape[1])
     if cache is None:
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         cache = GenerationCache(max(last, inputs.shape[1] + 1), limit)
+    mask, count = arguments.get("attention_mask"), inputs.shape[1]
+    # 5.24 also accepts the new tokens alone, with a mask of all.
+    if mask is not None and mask.shape[1] not in (count, count + cache.length):
+        raise _mask_error(mask, cache.length, count - cache.length)
     on_host = {
         name: value.cpu() if isinstance(value, torch.Tensor) else value
         for name, value in arguments.items()
     }
-    on_host |= {"past_key_values": cache, "cache_implementation": None}
+    on_host |= {_CACHE: cache, "cache_implementation": None}
     called = [*map(arguments.get, _CALLED), model, *_hooks(model)]
     if _is_greedy(model, arguments) and not any(map(_is_foreign, called)):
         kept = (_option(model, arguments, f"output_{name}") for name in ("scores", "logits"))
@@ -215,9 +245,24 @@ def _generate(original: Callable[..., Any], model: Any, arguments: dict[str, Any
     if isinstance(result, torch.Tensor):
         return result.to(device)
     for name, value in result.items():
-        if name != "past_key_values":
+        if name != _CACHE:
             result[name] = pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), value)
     return result
+
+
+def _mask_error(mask: torch.Tensor, length: int, more: int) -> ValueError:
+    return ValueError(
+        f"generate: attention_mask has {mask.shape[1]} columns, but past_key_values has "
+        f"{length} tokens, and there are {more} more: pass one column for each of them"
+    )
+
+
+def _last_position(model: Any, arguments: dict[str, Any], length: int) -> int:
+    """Return the greatest length of the text, of which `length` tokens are the prompt."""
+    new = _option(model, arguments, "max_new_tokens")
+    last = _option(model, arguments, "max_length")
+    is_default = arguments.get("max_length") is None and last == GenerationConfig().max_length
+    return length + (new or _DEFAULT_NEW) if new or is_default else last
 
 
 def _is_greedy(model: Any, arguments: dict[str, Any]) -> bool:
@@ -254,6 +299,7 @@ class _Forward:
 
     def __init__(self, model: Any) -> None:
         self._model = weakref.ref(model)
+        self._takes_mask = "attention_mask" in inspect.signature(model.forward).parameters
         self._steps: collections.OrderedDict[tuple, CapturedStep | None] = collections.OrderedDict()
         self._running = threading.RLock()
 
@@ -266,7 +312,7 @@ class _Forward:
 
             @functools.wraps(original)
             def forward(*args: Any, **kwargs: Any) -> Any:
-                mine = isinstance(kwargs.get("past_key_values"), GenerationCache)
+                mine = isinstance(kwargs.get(_CACHE), GenerationCache)
                 if threading.get_ident() != thread or not mine:
                     return original(*args, **kwargs)
                 # In inference mode, views of tensors from outside it fail.
@@ -278,11 +324,15 @@ class _Forward:
                 yield
 
     def _run(self, model: Any, **inputs: Any) -> CausalLMOutputWithPast:
-        cache: GenerationCache = inputs.pop("past_key_values")
+        cache: GenerationCache = inputs.pop(_CACHE)
         tensors = {k: v for k, v in inputs.items() if isinstance(v, torch.Tensor)}
         options = {k: v for k, v in inputs.items() if not isinstance(v, torch.Tensor)}
-        positions, mask = tensors.pop("cache_position"), tensors.pop("attention_mask", None)
-        first, count = int(positions[0]), positions.shape[0]
+        # 5.24 passes no positions, and no mask if all tokens are attended: those with padding would
+        # need other programs.
+        given, mask = tensors.pop("cache_position", None), tensors.pop("attention_mask", None)
+        first, (batch, count) = cache.length, tensors["input_ids"].shape
+        if mask is None and self._takes_mask:
+            mask = torch.ones(batch, first + count, dtype=torch.int64)
         padding = 0
         if count > 1 and tensors.keys() <= {*_OF_TOKENS}:
             padding = bucket(count) - count
@@ -297,13 +347,11 @@ class _Forward:
             for name in _OF_TOKENS:
                 if name in tensors:
                     tensors[name] = _repeat_last(tensors[name], padding)
-        tensors["cache_position"] = torch.arange(first, first + count + padding)
+        positions = torch.arange(first, first + count + padding)
+        tensors["positions" if given is None else "cache_position"] = positions
         cache.make_room(first + count + padding)
         if mask is not None and mask.shape[1] != first + count:
-            raise ValueError(
-                f"generate: attention_mask has {mask.shape[1]} columns, but past_key_values has "
-                f"{first} tokens, and there are {count} more: pass one column for each of them"
-            )
+            raise _mask_error(mask, first, count)
         if mask is not None:
             tensors["columns"] = torch.nn.functional.pad(mask[:, first:], (0, padding))
             self._keep_mask(model, cache, mask, first)
@@ -319,7 +367,7 @@ class _Forward:
                 cache.ahead.started = Pass(following, options, results)
         is_read = cache.ahead is None or cache.ahead.keeps_logits
         logits = logits.cpu() if is_read else DeviceLogits(logits, best)
-        return CausalLMOutputWithPast(logits=logits, past_key_values=cache)
+        return CausalLMOutputWithPast(logits=logits, **{_CACHE: cache})
 
     def _start(
         self,
@@ -335,7 +383,7 @@ class _Forward:
         moved["repeated"] = cache.repeated.to(model.device)
         *results, made, mask_made = self._step(model, moved, options, cache)
         if made:
-            cache.layers, cache.mask = made, mask_made
+            cache.tensors, cache.mask = made, mask_made
         return tuple(results)
 
     def _keep_mask(
@@ -343,7 +391,7 @@ class _Forward:
     ) -> None:
         """Store the mask of earlier positions, unless it is on the device already."""
         known = cache.host_mask
-        if cache.layers and (known is None or not torch.equal(known, mask[:, :first])):
+        if cache.tensors and (known is None or not torch.equal(known, mask[:, :first])):
             more = cache.size - first
             if cache.ahead:
                 cache.ahead.started = None
@@ -358,7 +406,7 @@ class _Forward:
         cache: GenerationCache,
     ) -> Any:
         shapes = [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
-        key = (*shapes, cache.size, not cache.layers)
+        key = (*shapes, cache.size, not cache.tensors)
         if key not in self._steps:
             # A trace takes the time of a hundred tokens, and `step` below depends on nothing else,
             # so it is not verified.
@@ -366,7 +414,7 @@ class _Forward:
             while len(self._steps) > _MAX_STEPS:
                 self._steps.popitem(last=False)
         self._steps.move_to_end(key)
-        arguments = (model, tensors, options, cache.layers, cache.mask, cache.size)
+        arguments = (model, tensors, options, cache.tensors, cache.mask, cache.size)
         if (captured := self._steps[key]) is not None:
             try:
                 if cache.ahead is not None and cache.ahead.has_checked(key):
@@ -393,11 +441,13 @@ def step(
     """Run a model for some tokens.
 
     Args:
-        tensors: the model's inputs by name, and `columns`, the attention mask of the tokens;
+        tensors: the model's inputs by name, and `positions`, those of the tokens in the cache,
+            unless `cache_position` is an input; `columns`, the attention mask of the tokens;
             `last`, the position among the tokens whose logits are needed; `beams`, the sequence
             that each sequence continues; `repeated`, each sequence's next token, or -1.
         options: the model's other arguments.
-        layers: of a GenerationCache, which is written in place; empty before the first tokens.
+        layers: the tensors of a GenerationCache, which are written in place; empty before the first
+            tokens.
         mask: of a GenerationCache, which is written in place.
         size: of a GenerationCache.
 
@@ -407,7 +457,9 @@ def step(
         also new layers and a new mask.
     """
     tensors = dict(tensors)
-    positions, repeated = tensors.get("cache_position"), tensors.pop("repeated")
+    positions, repeated = tensors.pop("positions", None), tensors.pop("repeated")
+    if positions is None:
+        positions = tensors["cache_position"]
     columns, last, beams = (tensors.pop(name, None) for name in ("columns", "last", "beams"))
     if beams is not None:
         for tensor in pytree.tree_leaves(layers):
@@ -418,7 +470,7 @@ def step(
         mask.index_copy_(1, positions, columns)
         tensors["attention_mask"] = mask if layers else columns
     cache = StepCache(layers, size, positions)
-    outputs = model.forward(**tensors, **options, past_key_values=cache)
+    outputs = model.forward(**tensors, **options, **{_CACHE: cache})
     logits = outputs.logits
     logits = logits[:, -1:] if last is None else logits.index_select(1, last)
     best = logits[:, -1].argmax(-1)

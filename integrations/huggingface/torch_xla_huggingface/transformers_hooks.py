@@ -7,6 +7,8 @@ torch_xla.
 from __future__ import annotations
 
 import functools
+import logging
+import threading
 from collections.abc import Callable
 
 import torch
@@ -19,7 +21,13 @@ def generate(original: Callable[..., object]) -> Callable[..., object]:
     def own() -> Callable[..., object]:
         try:
             from torch_xla_huggingface import generate
-        except ImportError:  # this transformers lacks what our module imports
+        except ImportError as error:
+            # Otherwise a version that lacks what our module imports would only be slow.
+            logging.getLogger("torch_xla_ext.generate").warning(
+                'generate compiles a program for each token: %s; pip install "transformers>=4.55,'
+                '<5.25"',
+                error,
+            )
             return original
         return generate.replacement(original)
 
@@ -34,9 +42,45 @@ def use_gqa_in_sdpa(original: Callable[..., bool]) -> Callable[..., bool]:
     """Pass kv heads to attention as they are, where transformers would repeat them."""
 
     @functools.wraps(original)
-    def use_gqa_in_sdpa(attention_mask: torch.Tensor | None, key: torch.Tensor) -> bool:
+    def use_gqa_in_sdpa(
+        attention_mask: torch.Tensor | None, key: torch.Tensor, *value: torch.Tensor
+    ) -> bool:
         if isinstance(key, torch.Tensor) and key.device.type == "xla":
             return True
-        return original(attention_mask, key)
+        return original(attention_mask, key, *value)  # 5.24 passes the value, too
 
     return use_gqa_in_sdpa
+
+
+class _Preparing(threading.local):
+    """The model whose inputs this thread prepares on the host, for generate.py to move."""
+
+    model: object = None
+
+
+_preparing = _Preparing()
+
+
+def prepare_inputs(original: Callable[..., dict]) -> Callable[..., dict]:
+    """Leave a model's inputs on the host; newer versions move them to the model's device."""
+
+    @functools.wraps(original)
+    def prepare_inputs_for_generation(self: object, *args: object, **options: object) -> dict:
+        cache = options.get("cache", options.get("past_key_values"))
+        before = _preparing.model
+        _preparing.model = self if getattr(cache, "inputs_are_on_host", False) else before
+        try:
+            return original(self, *args, **options)
+        finally:
+            _preparing.model = before
+
+    return prepare_inputs_for_generation
+
+
+def device(original: property) -> property:
+    """Name the host as the device of the model whose inputs are prepared there."""
+
+    def device(self: object) -> torch.device:
+        return torch.device("cpu") if self is _preparing.model else original.fget(self)
+
+    return property(device, doc=original.__doc__)

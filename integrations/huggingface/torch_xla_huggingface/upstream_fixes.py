@@ -14,14 +14,37 @@ _SHARED_TENSORS = "torch_xla_huggingface.shared_tensors"
 FIXES = (
     Fix(
         "generation",
-        versions="transformers 4.55 to 4.57",
+        versions="transformers 4.55 to 5.24",
         reason="model.generate compiles a program for each token",
         test="tests/integrations/huggingface/generate_test.py",
         replaces={"transformers.generation.utils:GenerationMixin.generate": f"{_HOOKS}:generate"},
     ),
     Fix(
+        "inputs_on_host",
+        versions="transformers 4.55 to 5.24",
+        reason="transformers 5 moves inputs to the device, which generate.py reads on the host",
+        test="tests/integrations/huggingface/generate_test.py",
+        replaces={
+            "transformers.generation.utils:GenerationMixin.prepare_inputs_for_generation": (
+                f"{_HOOKS}:prepare_inputs"
+            ),
+            "transformers.modeling_utils:ModuleUtilsMixin.device": f"{_HOOKS}:device",
+        },
+    ),
+    Fix(
+        "packed_sequences",
+        versions="transformers 4.55 to 5.24",
+        reason="transformers reads positions in each training step, or masks what is causal",
+        test="tests/integrations/huggingface/masks_test.py",
+        replaces={
+            "transformers.masking_utils:find_packed_sequence_indices": (
+                "torch_xla_huggingface.positions:find_packed_sequence_indices"
+            )
+        },
+    ),
+    Fix(
         "grouped_attention",
-        versions="transformers 4.55 to 4.57",
+        versions="transformers 4.55 to 5.24",
         reason="transformers repeats the heads of keys for attention on XLA devices",
         test="tests/integrations/huggingface/masks_test.py",
         replaces={
@@ -53,7 +76,7 @@ FIXES = (
     ),
     Fix(
         "shared_tensors",
-        versions="safetensors 0.8, huggingface_hub 0.34 to 0.36",
+        versions="safetensors 0.8, huggingface_hub 0.34 to 2.4",
         reason="safetensors compares addresses of storages, which XLA tensors lack",
         test="tests/integrations/huggingface/save_test.py",
         replaces={
@@ -64,7 +87,7 @@ FIXES = (
     ),
     Fix(
         "tensor_identity",
-        versions="accelerate 1.10",
+        versions="accelerate 1.10 to 1.15",
         reason="accelerate asks for addresses of storages, which XLA tensors lack",
         test="tests/integrations/huggingface/save_test.py",
         replaces={
@@ -73,7 +96,7 @@ FIXES = (
     ),
     Fix(
         "accelerate_loader",
-        versions="accelerate 1.10",
+        versions="accelerate 1.10 to 1.15",
         reason="accelerate's loader reads ahead, and takes several batches for the last one",
         test="tests/integrations/huggingface/trainer_test.py",
         replaces={

@@ -54,6 +54,32 @@ def test_tokens_of_the_cpu_from_two_programs(name: str) -> None:
     assert models.compilations() == compiled
 
 
+def test_a_token_is_one_program_and_two_reads(llama: Pair) -> None:
+    """The reads are those of the token on the host and of the started step's inputs."""
+    options = {"max_new_tokens": 20, "eos_token_id": None}
+    llama.check(models.prompts(4, 11), **options)
+    inputs = models.on_device(models.prompts(9, 11, seed=1))
+    before = models.counts("ExecuteTime", "TransferFromDeviceTime")
+    llama.xla.generate(**inputs, **options)
+    after = models.counts("ExecuteTime", "TransferFromDeviceTime")
+    programs, reads = (b - a for a, b in zip(before, after, strict=True))
+    assert programs == 20
+    assert reads <= 2 * 20
+
+
+def test_layers_that_use_the_keys_of_others() -> None:
+    pair = Pair("gemma3n")
+    before = models.compilations()
+    pair.check(models.prompts(4, 11), max_new_tokens=12, eos_token_id=None)
+    assert models.compilations() - before <= 4
+
+
+def test_layers_with_other_states_run_as_before(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "torch_xla_ext.generate"):
+        Pair("lfm2").check(models.prompts(4, 11), max_new_tokens=4, eos_token_id=None)
+    assert "Lfm2ForCausalLM compiles a program for each token" in caplog.text
+
+
 def test_all_positions_of_a_model() -> None:
     """Its causal mask, a buffer, has no more."""
     pair = Pair("gpt2", attn_implementation="eager")
@@ -62,7 +88,7 @@ def test_all_positions_of_a_model() -> None:
 
 def test_model_that_reads_a_value(caplog: pytest.LogCaptureFixture) -> None:
     """Its frequencies depend on the length, which it reads on the host."""
-    scaling = {"rope_type": "dynamic", "factor": 2.0}
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     config = copy.deepcopy(models.CONFIGS["llama"])
     config.update({"max_position_embeddings": 16, "rope_scaling": scaling})
     with mock.patch.dict(models.CONFIGS, llama=config):
@@ -298,7 +324,7 @@ def test_conversation_with_one_cache(llama: Pair) -> None:
             results[device].append(result.sequences.tolist())
             ids = torch.cat([result.sequences, more.to(device)], dim=1)
         assert cache.get_seq_length() == 7 + 6 + 30 + 40 - 1
-        assert cache[0][0].shape == (1, 2, 82, 8)
+        assert cache.layers[0].keys.shape == (1, 2, 82, 8)
     assert results["xla"] == results["cpu"]
 
 
@@ -397,6 +423,16 @@ def test_what_runs_as_before(
         got, want = got.sequences, want.sequences
     assert got.tolist() == want.tolist()
     assert reason in caplog.text
+
+
+def test_assisted_generation(llama: Pair) -> None:
+    """The loop takes tokens back from the assistant's cache."""
+    inputs = models.prompts(5)
+    want = llama.cpu.generate(**inputs, max_new_tokens=3, assistant_model=copy.deepcopy(llama.cpu))
+    got = llama.xla.generate(
+        **models.on_device(inputs), max_new_tokens=3, assistant_model=copy.deepcopy(llama.xla)
+    )
+    assert got.tolist() == want.tolist()
 
 
 def test_sampled_frequencies(llama: Pair) -> None:

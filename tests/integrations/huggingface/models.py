@@ -29,6 +29,17 @@ CONFIGS: dict[str, transformers.PretrainedConfig] = {
         **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     ),
     "bloom": transformers.BloomConfig(vocab_size=97, hidden_size=32, n_layer=2, n_head=4),
+    "gemma3n": transformers.Gemma3nTextConfig(
+        **_SIZES | {"num_hidden_layers": 4, "intermediate_size": [64] * 4},
+        **{"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 8, "laurel_rank": 4},
+        **{"vocab_size_per_layer_input": 97, "hidden_size_per_layer_input": 8},
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        activation_sparsity_pattern=[0.0] * 4,
+        num_kv_shared_layers=2,  # the last two
+    ),
+    "lfm2": transformers.Lfm2Config(
+        **_SIZES, num_key_value_heads=2, layer_types=["conv", "full_attention"]
+    ),
     "bert": transformers.BertConfig(**_SIZES),
     "t5": transformers.T5Config(
         **{"vocab_size": 97, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2},
@@ -62,8 +73,13 @@ def on_device(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.to("xla") for name, tensor in tensors.items()}
 
 
+def counts(*names: str) -> list[int]:
+    """The numbers of events of torch_xla's metrics so far."""
+    torch_xla.sync()
+    found = map(metrics.metric_data, names)
+    return [data[0] if data else 0 for data in found]
+
+
 def compilations() -> int:
     """The number of programs compiled so far."""
-    torch_xla.sync()
-    data = metrics.metric_data("CompileTime")
-    return data[0] if data else 0
+    return counts("CompileTime")[0]

@@ -138,6 +138,11 @@ def active() -> list[tuple[Fix, list[str]]]:
     return [(_fixes[name], replaced) for name, replaced in names.items() if replaced]
 
 
+def installed() -> list[Fix]:
+    """Return all fixes, also those that wait for their libraries to be imported."""
+    return list(_fixes.values())
+
+
 @contextlib.contextmanager
 def temporarily_replaced(holder: object, name: str, value: object) -> Iterator[None]:
     """Replace an attribute of another library's module, class or object within a block."""

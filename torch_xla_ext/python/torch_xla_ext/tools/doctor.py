@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
 import re
 import warnings
@@ -86,6 +87,35 @@ def fixes() -> list[dict[str, object]]:
         row = {"name": fix.name, "libraries": ", ".join(fix.libraries), "attributes": attributes}
         rows.append(row | {key: getattr(fix, key) for key in ("versions", "reason", "test")})
     return rows
+
+
+def untested_versions() -> list[str]:
+    """Return a sentence for each installed library of another version than its fixes are for."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for fix in replacement.installed():
+        for library, first, last in re.findall(
+            r"(\S+) ([\d.]+)(?: to ([\d.]+))?(?:, |$)", fix.versions
+        ):
+            names.setdefault((library, first, last or first), []).append(fix.name)
+    found = []
+    for (library, first, last), fixes in names.items():
+        try:
+            version = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if not _numbers(first) <= _numbers(version) <= _numbers(last):
+            text = first if first == last else f"{first} to {last}"
+            major, minor = _numbers(last)
+            found.append(
+                f"{library} {version}: fixes ({', '.join(fixes)}) are for {text} and may "
+                f'have nothing to replace; pip install "{library}>={first},<{major}.{minor + 1}"'
+            )
+    return found
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    major, minor = re.findall(r"\d+", f"{version}.0")[:2]
+    return int(major), int(minor)
 
 
 def default_device_type(
@@ -197,6 +227,7 @@ def examine(device_type: str, chosen_by: str, system: discovery.System) -> Repor
         report.problems.append(str(error))
     report.targets = targets()
     report.fixes = fixes()
+    report.warnings += untested_versions()
     for index, _ in enumerate(report.devices):
         device = f"xla:{index}"
         try:
