@@ -20,16 +20,11 @@ uint64_t ElementType(const ProtobufMessage& one) {
       .Number(hlo::shape::kElementType);
 }
 
-bool IsFloat(uint64_t type) {
-  return type == hlo::kF16 || type == hlo::kBf16 || type == hlo::kF32 ||
-         type == hlo::kF64;
-}
-
 // The type between two others, if there is to be one.
 std::optional<uint64_t> Between(uint64_t from, uint64_t to) {
   const bool is_complex = to == hlo::kC64 || to == hlo::kC128;
-  if (from == hlo::kPred && (IsFloat(to) || is_complex)) return hlo::kU8;
-  if (!IsFloat(from)) return std::nullopt;
+  if (from == hlo::kPred && (hlo::IsFloat(to) || is_complex)) return hlo::kU8;
+  if (!hlo::IsFloat(from)) return std::nullopt;
   if (to == hlo::kU8) return hlo::kS64;
   if (to == hlo::kS8 || to == hlo::kS16) return hlo::kS32;
   return std::nullopt;

@@ -147,14 +147,7 @@ std::optional<Tiling> TilingOf(std::string_view serialized) {
   return tiling;
 }
 
-bool IsFloatType(uint64_t type) {
-  return type == hlo::kF16 || type == hlo::kBf16 || type == hlo::kF32 ||
-         type == hlo::kF64;
-}
-
-bool IsIntegerType(uint64_t type) {
-  return type >= hlo::kS8 && type <= hlo::kU8;
-}
+bool IsInteger(uint64_t type) { return type >= hlo::kS8 && type <= hlo::kU8; }
 
 class GatheredWeights {
  public:
@@ -221,7 +214,7 @@ class GatheredWeights {
     types_.emplace(id, one.Bytes(instruction::kShape));
     if (opcode == "parameter") {
       values_[id] = {id, TilingOf(one.Bytes(instruction::kSharding))};
-      if (IsIntegerType(TypeOf(id))) NoteBatch(values_[id]);
+      if (IsInteger(TypeOf(id))) NoteBatch(values_[id]);
     } else if (opcode == "dot" || opcode == "convolution") {
       const auto left = values_.find(operands[0]);
       const ProtobufMessage dimensions(
@@ -289,7 +282,7 @@ class GatheredWeights {
   bool IsWeight(uint64_t id) const {
     const auto found = values_.find(id);
     return found != values_.end() && found->second.tiling &&
-           IsFloatType(TypeOf(id)) &&
+           hlo::IsFloat(TypeOf(id)) &&
            std::find(batch_parameters_.begin(), batch_parameters_.end(),
                      found->second.parameter) == batch_parameters_.end();
   }

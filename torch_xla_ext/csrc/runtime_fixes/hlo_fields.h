@@ -57,6 +57,10 @@ constexpr uint64_t kPred = 1, kS8 = 2, kS16 = 3, kS32 = 4, kS64 = 5, kU8 = 6,
                    kF16 = 10, kF32 = 11, kF64 = 12, kTuple = 13, kC64 = 15,
                    kBf16 = 16, kC128 = 18;
 
+inline bool IsFloat(uint64_t type) {
+  return type == kF16 || type == kBf16 || type == kF32 || type == kF64;
+}
+
 }  // namespace torch_xla_ext::hlo
 
 #endif  // TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_HLO_FIELDS_H_

@@ -1,0 +1,127 @@
+"""Weights that are divided as the batch are gathered for their products, not the activations."""
+
+from __future__ import annotations
+
+import copy
+import os
+
+import numpy as np
+import pytest
+import torch
+import torch_xla
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+from testing import programs  # before the first computation
+from testing.spmd import sharded
+from torch import nn
+from torch.nn import functional
+
+os.environ.setdefault("CPU_NUM_DEVICES", "4")  # before the first device is made
+
+BATCH, LENGTH, WIDTH, HEADS, TOKENS = 8, 6, 32, 4, 64
+
+
+class Attention(nn.Module):
+    """The product after attention is the one that got its weight's sharding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.out = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).flatten(-2)).square().mean()
+
+
+class Images(nn.Module):
+    """A convolution of images, then a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 12, 3, padding=1)
+        self.linear = nn.Linear(12 * 16, 20)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.tanh(self.convolution(images)).flatten(1)).square().mean()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def use_spmd() -> None:
+    xr.use_spmd()
+    torch_xla.device()
+
+
+def gradients(model: nn.Module, data: torch.Tensor) -> list[torch.Tensor]:
+    loss = model(data)
+    return [loss, *torch.autograd.grad(loss, list(model.parameters()))]
+
+
+def collectives_of(
+    model: nn.Module, data: torch.Tensor, mesh: xs.Mesh, batch: tuple, spec: tuple
+) -> list[str]:
+    """Check a step of a model with sharded parameters, and return its collectives."""
+    wanted = gradients(model, data)
+    model = copy.deepcopy(model).to("xla")
+    for parameter in model.parameters():
+        xs.mark_sharding(parameter, mesh, (*spec, *[None] * 9)[: parameter.dim()])
+    data = sharded(data, mesh, (*batch, *[None] * (data.dim() - len(batch))))
+    with programs.compiled() as texts:
+        found = gradients(model, data)
+        torch_xla.sync()
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-6)
+    return [each for text in texts for each in programs.collectives(text)]
+
+
+def of_rows(collectives: list[str], rows: int) -> list[str]:
+    """Return those that send tensors whose first dimension is of examples or tokens."""
+    return [
+        each
+        for each in collectives
+        if each.startswith(("all-gather", "all-to-all"))
+        and ({f"[{rows},", f"[{BATCH},"} & {each[each.index("[") :].split(",")[0] + ","})
+    ]
+
+
+def test_fsdp_gathers_weights_alone() -> None:
+    mesh = xs.Mesh(np.arange(4), (4,), ("fsdp",))
+    tokens = torch.randint(TOKENS, (BATCH, LENGTH))
+    found = collectives_of(Attention(), tokens, mesh, ("fsdp",), ("fsdp",))
+    assert not [each for each in found if each.startswith("all-to-all")]
+    assert not of_rows(found, BATCH * LENGTH)
+    assert [each for each in found if each.startswith(f"all-gather f32[{WIDTH},{WIDTH}]")]
+
+
+def test_convolutions_gather_weights_alone() -> None:
+    mesh = xs.Mesh(np.arange(4), (4,), ("fsdp",))
+    found = collectives_of(Images(), torch.randn(BATCH, 3, 4, 4), mesh, ("fsdp",), ("fsdp",))
+    assert not [each for each in found if each.startswith("all-to-all")]
+    assert not of_rows(found, BATCH)
+
+
+def test_tensor_parallel_weights_stay_divided() -> None:
+    mesh = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
+    tokens = torch.randint(TOKENS, (BATCH, LENGTH))
+    found = collectives_of(Attention(), tokens, mesh, ("data",), ("model",))
+    whole = {f"[{WIDTH},{WIDTH}]", f"[{3 * WIDTH},{WIDTH}]", f"[{WIDTH},{3 * WIDTH}]"}
+    assert not [each for each in found if "all-gather" in each and any(s in each for s in whole)]
+
+
+@pytest.mark.parametrize("spec", [("data", "model"), ("model", "data")])
+def test_both_axes_divide_weights(spec: tuple) -> None:
+    mesh = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
+    tokens = torch.randint(TOKENS, (BATCH, LENGTH))
+    found = collectives_of(Attention(), tokens, mesh, ("data",), spec)
+    whole = {f"[{3 * WIDTH},{WIDTH}]", f"[{WIDTH},{3 * WIDTH}]"}
+    assert not [each for each in found if "all-gather" in each and any(s in each for s in whole)]
+
+
+@pytest.mark.parametrize("batch", [(None,), (("data", "model"),)])
+def test_batches_that_are_whole_or_on_all_devices(batch: tuple) -> None:
+    mesh = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
+    tokens = torch.randint(TOKENS, (BATCH, LENGTH))
+    collectives_of(Attention(), tokens, mesh, batch, ("model", "data"))
