@@ -111,9 +111,10 @@ def test_tensor_parallel_weights_stay_divided() -> None:
     assert not [each for each in found if "all-gather" in each and any(s in each for s in whole)]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2)])
 @pytest.mark.parametrize("spec", [("data", "model"), ("model", "data")])
-def test_both_axes_divide_weights(spec: tuple) -> None:
-    mesh = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
+def test_both_axes_divide_weights(spec: tuple, order: tuple) -> None:
+    mesh = xs.Mesh(np.array(order), (2, 2), ("data", "model"))
     tokens = torch.randint(TOKENS, (BATCH, LENGTH))
     found = collectives_of(Attention(), tokens, mesh, ("data",), spec)
     whole = {f"[{3 * WIDTH},{WIDTH}]", f"[{WIDTH},{3 * WIDTH}]"}
@@ -125,3 +126,19 @@ def test_batches_that_are_whole_or_on_all_devices(batch: tuple) -> None:
     mesh = xs.Mesh(np.arange(4), (2, 2), ("data", "model"))
     tokens = torch.randint(TOKENS, (BATCH, LENGTH))
     collectives_of(Attention(), tokens, mesh, batch, ("model", "data"))
+
+
+_SPECS = [(a, b) for a in (None, "x", "y") for b in (None, "x", "y") if a is None or a != b]
+
+
+@pytest.mark.parametrize("order", [(3, 1, 0, 2), (1, 0, 3, 2), (3, 2, 1, 0), (2, 3, 0, 1)])
+def test_products_on_meshes_of_any_order(order: tuple) -> None:
+    mesh = xs.Mesh(np.array(order), (2, 2), ("x", "y"))
+    a, b = torch.randn(8, 12), torch.randn(8, 4)
+    wanted = a.t() @ b
+    for one in (("x", None), ("y", None), (None, "x")):
+        for result_spec in [*_SPECS, (("x", "y"), None)]:
+            result = sharded(a, mesh, one).t() @ sharded(b, mesh, (one[0], None))
+            xs.mark_sharding(result, mesh, result_spec)
+            message = f"{one} -> {result_spec}"
+            torch.testing.assert_close(result.cpu(), wanted, msg=lambda m, at=message: f"{at}: {m}")

@@ -33,7 +33,8 @@ constexpr uint32_t kKernelInputFeature = 3, kKernelOutputFeature = 4,
                    kInputBatch = 7, kInputFeature = 8;
 }
 namespace dot {
-constexpr uint32_t kLeftBatch = 3, kRightBatch = 4;
+constexpr uint32_t kLeftContracting = 1, kRightContracting = 2, kLeftBatch = 3,
+                   kRightBatch = 4;
 }
 namespace window {
 constexpr uint32_t kDimensions = 1, kSize = 1, kStride = 2;  // of a dimension

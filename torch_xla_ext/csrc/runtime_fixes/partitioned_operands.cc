@@ -12,6 +12,7 @@
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
 #include "torch_xla_ext/csrc/runtime_fixes/sharding_call.h"
+#include "torch_xla_ext/csrc/runtime_fixes/tiling.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -37,6 +38,14 @@ bool HasSeveralAxes(std::string_view serialized) {
          std::any_of(parts.begin(), parts.end(), HasSeveralAxes);
 }
 
+bool IsSorted(std::string_view serialized) {
+  const std::vector<std::string_view> parts =
+      ProtobufMessage(serialized).All(hlo::sharding::kTupleShardings);
+  const std::optional<Tiling> tiling = TilingOf(serialized);
+  return (!tiling || tiling->IsSorted()) &&
+         std::all_of(parts.begin(), parts.end(), IsSorted);
+}
+
 class PartitionedOperands {
  public:
   explicit PartitionedOperands(const std::string& serialized)
@@ -53,6 +62,7 @@ class PartitionedOperands {
         const std::string_view sharding = one.Bytes(instruction::kSharding);
         has_several_axes_ = has_several_axes_ || HasSeveralAxes(sharding);
         has_manual_region_ = has_manual_region_ || IsManual(sharding);
+        is_sorted_ = is_sorted_ && IsSorted(sharding);
       }
     }
   }
@@ -69,7 +79,7 @@ class PartitionedOperands {
  private:
   static bool IsOfInterest(const ProtobufMessage& one) {
     const std::string_view opcode = one.Bytes(instruction::kOpcode);
-    return opcode == "scatter" || opcode == "convolution" ||
+    return opcode == "scatter" || opcode == "convolution" || opcode == "dot" ||
            opcode == "select-and-scatter";
   }
 
@@ -101,8 +111,10 @@ class PartitionedOperands {
       return;
     } else if (opcode == "select-and-scatter") {
       GatherOfSelectAndScatter(one);
-    } else if (has_several_axes_) {
+    } else if (has_several_axes_ && opcode == "convolution") {
       GatherOfConvolution(one);
+    } else if (has_several_axes_ && opcode == "dot" && !is_sorted_) {
+      GatherOfDot(one);
     }
   }
 
@@ -169,6 +181,28 @@ class PartitionedOperands {
                      WholeBut(operands[1], std::move(kernel))});
   }
 
+  void GatherOfDot(ProtobufMessage* one) {
+    const ProtobufMessage dimensions(
+        one->Bytes(instruction::kDotDimensionNumbers));
+    std::vector<uint64_t> operands = one->Numbers(instruction::kOperandIds);
+    for (const size_t i : {0, 1}) {
+      const std::vector<uint64_t> contracting = dimensions.Numbers(
+          i == 0 ? hlo::dot::kLeftContracting : hlo::dot::kRightContracting);
+      std::vector<uint64_t> others;
+      const size_t rank = ProtobufMessage(shapes_.at(operands[i]))
+                              .Numbers(shape::kDimensions)
+                              .size();
+      for (uint64_t dimension = 0; dimension < rank; ++dimension) {
+        if (std::find(contracting.begin(), contracting.end(), dimension) ==
+            contracting.end()) {
+          others.push_back(dimension);
+        }
+      }
+      operands[i] = WholeBut(operands[i], std::move(others));
+    }
+    one->SetNumbers(instruction::kOperandIds, operands);
+  }
+
   void GatherOfSelectAndScatter(ProtobufMessage* one) {
     const ProtobufMessage window(one->Bytes(instruction::kWindow));
     std::vector<uint64_t> others;
@@ -226,6 +260,7 @@ class PartitionedOperands {
   uint64_t last_id_ = 0;
   bool is_sharded_ = false, has_operation_ = false, is_changed_ = false;
   bool has_several_axes_ = false, has_manual_region_ = false;
+  bool is_sorted_ = true;  // the devices of all tilings
   // Of the computation that is being changed.
   std::unordered_map<uint64_t, std::string> shapes_;
   std::vector<std::string> instructions_;

@@ -8,8 +8,8 @@
 namespace torch_xla_ext {
 
 // Returns the program `module`, a serialized xla::HloModuleProto, with other
-// operands of scatters, convolutions and select-and-scatters, if it has
-// shardings; nothing if none changes.
+// operands of scatters, convolutions, matrix products and select-and-scatters,
+// if it has shardings; nothing if none changes.
 //
 // Scatters get indices of 32 bits in place of 64. Where the indices are divided
 // unequally, which a slice of a tensor that is sharded can be, the partitioner
@@ -28,6 +28,11 @@ namespace torch_xla_ext {
 // ones of those along another axis of the mesh. So it does for the gradient of
 // the weights of a convolution in groups, of a divided batch: its operands are
 // whole.
+//
+// Matrix products, if the mesh has several axes, along one of which the numbers
+// of devices fall: where the summed dimension is divided and the result is
+// divided along both axes, the partitioner takes the wrong slices of the sums.
+// The operands are whole in the summed dimensions.
 //
 // Select-and-scatters, the gradients of maximum pools, if windows overlap: the
 // partitioner leaves out what one device's windows add to another's values.
