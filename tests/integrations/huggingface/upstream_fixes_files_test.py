@@ -1,0 +1,15 @@
+"""Each row of the table of what is replaced in Hugging Face's libraries has a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch_xla_ext_startup.replacement import Fix
+
+from torch_xla_huggingface import upstream_fixes
+
+
+@pytest.mark.parametrize("fix", upstream_fixes.FIXES, ids=lambda fix: fix.name)
+def test_the_file_exists(fix: Fix) -> None:
+    assert Path(__file__).with_name(Path(fix.test).name).exists()
