@@ -116,7 +116,7 @@ class GatheredWeights {
 
   void NoteBatch(const Value& parameter) {
     if (parameter.tiling && parameter.tiling->rank() > 0 &&
-        parameter.tiling->sizes[0] > 1) {
+        parameter.tiling->sizes[0] > 1 && !IsBatch(parameter.parameter)) {
       batch_.push_back(parameter.tiling->IndicesAlong(0));
       batch_parameters_.push_back(parameter.parameter);
     }
@@ -156,9 +156,12 @@ class GatheredWeights {
   bool IsWeight(uint64_t id) const {
     const auto found = values_.find(id);
     return found != values_.end() && found->second.tiling &&
-           hlo::IsFloat(TypeOf(id)) &&
-           std::find(batch_parameters_.begin(), batch_parameters_.end(),
-                     found->second.parameter) == batch_parameters_.end();
+           hlo::IsFloat(TypeOf(id)) && !IsBatch(found->second.parameter);
+  }
+
+  bool IsBatch(uint64_t parameter) const {
+    return std::find(batch_parameters_.begin(), batch_parameters_.end(),
+                     parameter) != batch_parameters_.end();
   }
 
   // Whether devices whose shards differ along a dimension have other examples.

@@ -42,8 +42,8 @@ constexpr uint32_t kDimensions = 1, kSize = 1, kStride = 2;  // of a dimension
 namespace sharding {
 constexpr uint32_t kType = 1, kTileAssignmentDimensions = 3,
                    kTileAssignmentDevices = 4, kTupleShardings = 5,
-                   kReplicateOnLastTileDim = 6, kIotaReshapeDimensions = 9,
-                   kIotaTransposePermutation = 10;
+                   kReplicateOnLastTileDim = 6, kLastTileDims = 8,
+                   kIotaReshapeDimensions = 9, kIotaTransposePermutation = 10;
 }
 namespace shape {
 constexpr uint32_t kElementType = 2, kDimensions = 3, kTupleShapes = 4,

@@ -112,7 +112,7 @@ std::optional<Tiling> TilingOf(std::string_view serialized) {
   Tiling tiling;
   tiling.sizes = sharding.Numbers(hlo::sharding::kTileAssignmentDimensions);
   if (sharding.Number(hlo::sharding::kType) != hlo::kOther ||
-      tiling.sizes.empty()) {
+      tiling.sizes.empty() || sharding.Has(hlo::sharding::kLastTileDims)) {
     return std::nullopt;
   }
   if (sharding.Number(hlo::sharding::kReplicateOnLastTileDim) == 0) {
@@ -127,7 +127,8 @@ std::optional<Tiling> TilingOf(std::string_view serialized) {
     Tiling iota{reshaped, Sizes(Product(reshaped))};
     std::iota(iota.devices.begin(), iota.devices.end(), 0);
     iota.sizes.push_back(1);
-    tiling.devices = iota.Transposed(permutation).devices;
+    tiling.devices =
+        (permutation.empty() ? iota : iota.Transposed(permutation)).devices;
   }
   if (tiling.devices.size() != Product(tiling.sizes)) return std::nullopt;
   return tiling;

@@ -37,7 +37,7 @@ struct Tiling {
 };
 
 // The tiling of an xla::OpSharding; nothing if it has none, or is one of
-// several tensors.
+// several tensors or with kinds of subgroups.
 std::optional<Tiling> TilingOf(std::string_view serialized);
 
 }  // namespace torch_xla_ext
