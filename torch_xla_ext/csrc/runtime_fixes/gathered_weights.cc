@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,12 @@ namespace module = hlo::module;
 namespace shape = hlo::shape;
 
 bool IsInteger(uint64_t type) { return type >= hlo::kS8 && type <= hlo::kU8; }
+
+// The part of all weights' bytes that may be gathered between two products of
+// one weight for the second one to take it as the first one has gathered it:
+// a layer of eight, or of a deep model those that are computed last and whose
+// gradients are first.
+constexpr uint64_t kKeptPart = 8;
 
 class GatheredWeights {
  public:
@@ -51,8 +58,17 @@ class GatheredWeights {
  private:
   // A parameter, as it is or after operations that keep its elements.
   struct Value {
+    std::string_view instruction;
     uint64_t parameter;
     std::optional<Tiling> tiling;  // unless its dimensions are others
+  };
+
+  // A parameter's last gather.
+  struct Gather {
+    uint64_t bytes_before;  // how much had been gathered when it was last used
+    bool is_copy = false;
+    // Of values of the parameter, those of the copy that is gathered.
+    std::unordered_map<uint64_t, uint64_t> copies;
   };
 
   std::string Gathered(std::string_view text) {
@@ -65,10 +81,19 @@ class GatheredWeights {
     for (const std::string_view inner :
          message.All(computation::kInstructions)) {
       all.emplace_back(inner);
-      Follow(all.back());
+      Follow(inner, all.back());
     }
     if (batch_.empty()) return std::string(text);
     instructions_.clear();
+    gathers_.clear();
+    gathered_bytes_ = all_bytes_ = 0;
+    std::unordered_set<uint64_t> weights;
+    for (const ProtobufMessage& one : all) {
+      for (const Operand& operand : GatheredOperands(one)) {
+        const uint64_t parameter = values_.at(operand.id).parameter;
+        if (weights.insert(parameter).second) all_bytes_ += BytesOf(parameter);
+      }
+    }
     bool is_changed = false;
     for (ProtobufMessage& one : all) {
       is_changed |= GatherOperands(&one);
@@ -81,24 +106,26 @@ class GatheredWeights {
   }
 
   // Notes what is known of an instruction after those before it.
-  void Follow(const ProtobufMessage& one) {
+  void Follow(std::string_view serialized, const ProtobufMessage& one) {
     const uint64_t id = one.Number(instruction::kId);
     const std::string_view opcode = one.Bytes(instruction::kOpcode);
     const Sizes operands = one.Numbers(instruction::kOperandIds);
     types_.emplace(id, one.Bytes(instruction::kShape));
     if (opcode == "parameter") {
-      values_[id] = {id, TilingOf(one.Bytes(instruction::kSharding))};
+      values_[id] = {serialized, id,
+                     TilingOf(one.Bytes(instruction::kSharding))};
       if (IsInteger(TypeOf(id))) NoteBatch(values_[id]);
     } else if (opcode == "dot" || opcode == "convolution") {
       const auto left = values_.find(operands[0]);
       const ProtobufMessage dimensions(
           one.Bytes(instruction::kDotDimensionNumbers));
-      if (left != values_.end() && RankOf(left->second.parameter) > 2 &&
+      if (left != values_.end() && SizesOf(left->second.parameter).size() > 2 &&
           !dimensions.Has(hlo::dot::kLeftBatch)) {
         NoteBatch(values_.at(left->second.parameter));
       }
     } else if (operands.size() == 1 && values_.count(operands[0]) != 0) {
       Value value = values_.at(operands[0]);
+      value.instruction = serialized;
       if (opcode == "transpose") {
         if (value.tiling) {
           value.tiling =
@@ -122,35 +149,94 @@ class GatheredWeights {
     }
   }
 
-  bool GatherOperands(ProtobufMessage* one) {
-    const std::string_view opcode = one->Bytes(instruction::kOpcode);
+  struct Operand {
+    size_t index;
+    uint64_t id;
+    std::vector<bool> is_gathered;  // by dimension
+  };
+
+  // The operands of a product that are gathered for it.
+  std::vector<Operand> GatheredOperands(const ProtobufMessage& one) const {
+    const std::string_view opcode = one.Bytes(instruction::kOpcode);
     const bool is_dot = opcode == "dot";
-    if (!is_dot && opcode != "convolution") return false;
-    Sizes operands = one->Numbers(instruction::kOperandIds);
+    if (!is_dot && opcode != "convolution") return {};
+    const Sizes operands = one.Numbers(instruction::kOperandIds);
     // A product of two weights is not one of examples.
-    if (IsWeight(operands[0]) && IsWeight(operands[1])) return false;
-    bool is_changed = false;
+    if (IsWeight(operands[0]) && IsWeight(operands[1])) return {};
+    std::vector<Operand> result;
     const ProtobufMessage dimensions(
-        one->Bytes(instruction::kDotDimensionNumbers));
+        one.Bytes(instruction::kDotDimensionNumbers));
     for (const size_t i : {0, 1}) {
       if (!IsWeight(operands[i])) continue;
-      const Tiling& tiling = *values_.at(operands[i]).tiling;
-      std::vector<bool> is_gathered = DividedAsTheBatch(tiling);
+      std::vector<bool> is_gathered =
+          DividedAsTheBatch(*values_.at(operands[i]).tiling);
       if (is_dot) {
         for (const uint64_t dimension : dimensions.Numbers(
                  i == 0 ? hlo::dot::kLeftBatch : hlo::dot::kRightBatch)) {
           is_gathered[dimension] = false;
         }
       }
-      if (std::find(is_gathered.begin(), is_gathered.end(), true) ==
+      if (std::find(is_gathered.begin(), is_gathered.end(), true) !=
           is_gathered.end()) {
-        continue;
+        result.push_back({i, operands[i], std::move(is_gathered)});
       }
-      operands[i] = Add(operands[i], tiling.Gathered(is_gathered).Serialize());
-      is_changed = true;
     }
-    if (is_changed) one->SetNumbers(instruction::kOperandIds, operands);
-    return is_changed;
+    return result;
+  }
+
+  bool GatherOperands(ProtobufMessage* one) {
+    const std::vector<Operand> gathered = GatheredOperands(*one);
+    if (gathered.empty()) return false;
+    Sizes operands = one->Numbers(instruction::kOperandIds);
+    for (const auto& [i, id, is_gathered] : gathered) {
+      operands[i] = AddInstruction(SerializedShardingCall(
+          last_id_ + 1, ToGather(id), types_.at(id),
+          values_.at(id).tiling->Gathered(is_gathered).Serialize(), ""));
+    }
+    one->SetNumbers(instruction::kOperandIds, operands);
+    return true;
+  }
+
+  // The value `id` of a parameter, to be gathered for the next product; where
+  // the parameter's last gather is long ago, that of a copy, so that XLA
+  // gathers it again rather than keeping it.
+  uint64_t ToGather(uint64_t id) {
+    const uint64_t parameter = values_.at(id).parameter;
+    const auto [found, is_first] = gathers_.try_emplace(parameter);
+    Gather& gather = found->second;
+    if (is_first ||
+        gathered_bytes_ - gather.bytes_before > all_bytes_ / kKeptPart) {
+      gather.is_copy = !is_first;
+      gather.copies.clear();
+      gathered_bytes_ += BytesOf(parameter);
+    }
+    gather.bytes_before = gathered_bytes_;
+    return gather.is_copy ? Copied(id, &gather.copies) : id;
+  }
+
+  // The same value of a copy of its parameter, behind an optimization barrier.
+  uint64_t Copied(uint64_t id, std::unordered_map<uint64_t, uint64_t>* copies) {
+    if (const auto found = copies->find(id); found != copies->end()) {
+      return found->second;
+    }
+    ProtobufMessage copy(values_.at(id).instruction);
+    uint64_t operand = id;
+    if (copy.Bytes(instruction::kOpcode) == "parameter") {
+      ProtobufMessage barrier;
+      barrier.SetBytes(instruction::kOpcode, "opt-barrier");
+      barrier.SetBytes(instruction::kShape, types_.at(id));
+      barrier.SetBytes(instruction::kSharding,
+                       copy.Bytes(instruction::kSharding));
+      copy = std::move(barrier);
+    } else {
+      operand = Copied(copy.Numbers(instruction::kOperandIds)[0], copies);
+    }
+    const uint64_t copy_id = last_id_ + 1;
+    copy.SetNumber(instruction::kId, copy_id);
+    copy.SetNumbers(instruction::kOperandIds, {operand});
+    copy.SetBytes(instruction::kName, "weight." + std::to_string(copy_id));
+    copies->emplace(id, copy_id);
+    return AddInstruction(copy.Serialize());
   }
 
   bool IsWeight(uint64_t id) const {
@@ -185,18 +271,24 @@ class GatheredWeights {
     return result;
   }
 
-  uint64_t Add(uint64_t operand, const std::string& sharding) {
-    const uint64_t id = ++last_id_;
-    instructions_.push_back(
-        SerializedShardingCall(id, operand, types_.at(operand), sharding, ""));
-    return id;
+  // Adds an instruction whose id is the next one.
+  uint64_t AddInstruction(std::string serialized) {
+    instructions_.push_back(std::move(serialized));
+    return ++last_id_;
   }
 
   uint64_t TypeOf(uint64_t id) const {
     return ProtobufMessage(types_.at(id)).Number(shape::kElementType);
   }
-  size_t RankOf(uint64_t id) const {
-    return ProtobufMessage(types_.at(id)).Numbers(shape::kDimensions).size();
+  Sizes SizesOf(uint64_t id) const {
+    return ProtobufMessage(types_.at(id)).Numbers(shape::kDimensions);
+  }
+  // Of floats.
+  uint64_t BytesOf(uint64_t id) const {
+    const uint64_t type = TypeOf(id);
+    uint64_t bytes = type == hlo::kF64 ? 8 : type == hlo::kF32 ? 4 : 2;
+    for (const uint64_t size : SizesOf(id)) bytes *= size;
+    return bytes;
   }
 
   ProtobufMessage module_;
@@ -205,6 +297,8 @@ class GatheredWeights {
   // Of the computation that is being changed.
   std::unordered_map<uint64_t, Value> values_;
   std::unordered_map<uint64_t, std::string> types_;
+  std::unordered_map<uint64_t, Gather> gathers_;
+  uint64_t gathered_bytes_ = 0, all_bytes_ = 0;
   std::vector<Sizes> batch_;  // the indices of devices' examples
   Sizes batch_parameters_;
   std::vector<std::string> instructions_;

@@ -20,6 +20,10 @@ namespace torch_xla_ext {
 // propagates. Dimensions that other axes of the mesh divide, as in tensor
 // parallel programs, stay divided.
 //
+// A backward pass gathers weights again, except those that the forward pass has
+// gathered last. XLA would otherwise keep all of them from the one to the
+// other, since equal gathers are one.
+//
 // A weight is a parameter of floats that is an operand of a matrix product or
 // of a convolution, as it is or after transpositions and conversions. The batch
 // is told by a parameter of integers, such as tokens or labels, or one of
