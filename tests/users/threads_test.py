@@ -122,3 +122,27 @@ def test_buffers_are_donated_until_threads_take_turns() -> None:
     done = run_script(HAND_OVER, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[True, True, True, False, False] [6.0, 6.0, 6.0, 6.0]"
+
+
+def test_a_shape_read_while_its_tensor_gets_data(device: torch.device) -> None:
+    """The reader takes no lock before, so nothing has shown yet that threads are several."""
+    script = """
+import sys, threading, torch, torch_xla
+sys.setswitchinterval(1e-6)
+tensors = [torch.zeros(3, 5).to("xla") for _ in range(1000)]
+now, done, types = [tensors[0]], threading.Event(), set()
+
+def read():
+    while not done.is_set():
+        types.add(torch_xla._XLAC._get_xla_tensor_shape_type(now[0]))
+
+thread = threading.Thread(target=read)
+thread.start()
+for x in tensors:
+    now[0] = x
+    x.cpu()
+done.set()
+thread.join()
+print(types)
+"""
+    assert run_script(script).stdout.strip() == "{'f32'}"
