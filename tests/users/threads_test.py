@@ -146,3 +146,25 @@ thread.join()
 print(types)
 """
     assert run_script(script).stdout.strip() == "{'f32'}"
+
+
+def test_a_graph_is_hashed_while_another_thread_syncs() -> None:
+    script = """
+import sys, threading, torch, torch_xla
+sys.setswitchinterval(1e-6)
+x, done = torch.zeros(3).to("xla"), threading.Event()
+torch_xla.sync()
+
+def sync():
+    while not done.is_set():
+        torch_xla.sync()
+
+thread = threading.Thread(target=sync)
+thread.start()
+for _ in range(500):
+    torch_xla._XLAC._get_graph_hash([x + i for i in range(30)])
+done.set()
+thread.join()
+print("done")
+"""
+    assert run_script(script, timeout=120).stdout.strip() == "done"

@@ -58,6 +58,19 @@ XLAGraphExecutor::SyncTensorsGraphInternal(
   return upstream(this, tensors, devices, config, warm_up_cache_only);
 }
 
+torch::lazy::hash_t XLAGraphExecutor::GetGraphHash(
+    const std::vector<XLATensorPtr>& tensors) {
+  using Function =
+      torch::lazy::hash_t(XLAGraphExecutor*, const std::vector<XLATensorPtr>&);
+  static Function* const upstream = UpstreamFunction(
+      static_cast<Function*>(nullptr),
+      "_ZN9torch_xla16XLAGraphExecutor12GetGraphHashERKSt6vectorIN3c1013"
+      "intrusive_ptrINS_9XLATensorENS2_6detail34intrusive_target_default_null_"
+      "typeIS4_EEEESaIS8_EE");
+  const TensorLock lock;
+  return upstream(this, tensors);
+}
+
 void XLAGraphExecutor::ExtractIRAndPrepareXlaData_(
     std::vector<XLATensorPtr>* tensors, const SyncTensorsConfig& config,
     const absl::Span<const size_t> indices,
