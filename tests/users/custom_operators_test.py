@@ -74,3 +74,63 @@ def test_a_kernel_of_a_device() -> None:
     assert other.register_kernel("xla", filled) is filled
     x = torch.arange(16.0).view(4, 4)
     assert torch.equal(other(x.to("xla")).cpu(), filled(x))
+
+
+@torch.library.custom_op("custom_operators_test::scale", mutates_args=("x",))
+def scale(x: Tensor, factor: float) -> Tensor:
+    x[:1] = 5
+    x.mul_(factor)
+    return x.sum(0)
+
+
+@torch.library.custom_op("custom_operators_test::add_host", mutates_args=("x",), device_types="cpu")
+def add_host(x: Tensor, y: Tensor) -> None:
+    x.numpy()[:] += y.numpy()
+
+
+scale.register_fake(lambda x, factor: x.new_empty(x.shape[1:]))
+
+
+def writing_step(x: Tensor, y: Tensor) -> list[Tensor]:
+    part, whole = x[1], scale(x, 2.0)
+    scale(part, 0.5)  # a view
+    column = y.t()[0].clone()
+    sums = scale(column, 3.0)
+    return [whole, part + 0, column, sums, x * y]
+
+
+@pytest.mark.parametrize("way", ["lazy", "captured", "openxla"])
+def test_writes_to_arguments(way: str) -> None:
+    function = run_by(way, writing_step)
+    x = torch.arange(12.0).view(3, 4)
+    y = x + 1
+    on_device = [x.to("xla"), y.to("xla")]
+    for _ in range(4):
+        found, expected = function(*on_device), writing_step(x, y)
+        torch_xla.sync()
+        for value, wanted in zip([*found, *on_device], [*expected, x, y], strict=True):
+            assert torch.equal(value.cpu(), wanted)
+    assert on_device[0]._version > 0
+
+
+@pytest.mark.parametrize("way", ["lazy", "openxla"])
+def test_a_function_that_only_the_host_has(way: str) -> None:
+    x, y = torch.arange(12.0).view(3, 4), torch.ones(4)
+    on_device = x.to("xla")
+    run_by(way, lambda x, y: add_host(x[1], y))(on_device, y.to("xla"))
+    add_host(x[1], y)
+    assert torch.equal(on_device.cpu(), x)
+
+
+def test_the_written_argument_of_a_gradient() -> None:
+    """As on the CPU: what backward needs must not be written to."""
+    errors = []
+    for device in ("cpu", "xla"):
+        x = torch.ones(2, 3, device=device, requires_grad=True)
+        y = x * 2
+        z = y.exp()
+        scale(z.detach(), 2.0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation") as error:
+            z.sum().backward()
+        errors.append(str(error.value).replace("XLAFloatType", "torch.FloatTensor"))
+    assert errors[0][:60] == errors[1][:60]

@@ -122,3 +122,49 @@ def test_buffers_are_donated_until_threads_take_turns() -> None:
     done = run_script(HAND_OVER, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[True, True, True, False, False] [6.0, 6.0, 6.0, 6.0]"
+
+
+def test_a_shape_read_while_its_tensor_gets_data(device: torch.device) -> None:
+    """The reader takes no lock before, so nothing has shown yet that threads are several."""
+    script = """
+import sys, threading, torch, torch_xla
+sys.setswitchinterval(1e-6)
+tensors = [torch.zeros(3, 5).to("xla") for _ in range(1000)]
+now, done, types = [tensors[0]], threading.Event(), set()
+
+def read():
+    while not done.is_set():
+        types.add(torch_xla._XLAC._get_xla_tensor_shape_type(now[0]))
+
+thread = threading.Thread(target=read)
+thread.start()
+for x in tensors:
+    now[0] = x
+    x.cpu()
+done.set()
+thread.join()
+print(types)
+"""
+    assert run_script(script).stdout.strip() == "{'f32'}"
+
+
+def test_a_graph_is_hashed_while_another_thread_syncs() -> None:
+    script = """
+import sys, threading, torch, torch_xla
+sys.setswitchinterval(1e-6)
+x, done = torch.zeros(3).to("xla"), threading.Event()
+torch_xla.sync()
+
+def sync():
+    while not done.is_set():
+        torch_xla.sync()
+
+thread = threading.Thread(target=sync)
+thread.start()
+for _ in range(500):
+    torch_xla._XLAC._get_graph_hash([x + i for i in range(30)])
+done.set()
+thread.join()
+print("done")
+"""
+    assert run_script(script, timeout=120).stdout.strip() == "done"

@@ -10,6 +10,7 @@
 
 #include "torch_xla_ext/csrc/aten_overrides/float8.h"
 #include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
+#include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
 #include "torch_xla_ext/csrc/runtime_fixes/unbounded_graph.h"
 
 namespace torch_xla_ext::aten_overrides {
@@ -34,15 +35,20 @@ inline std::optional<at::Tensor> ComputedValues(const at::Tensor& self) {
   if (torch_xla::UseVirtualDevice(/*force_spmd=*/false)) return std::nullopt;
   const auto tensor = torch_xla::bridge::TryGetXlaTensor(self);
   if (tensor == nullptr) return std::nullopt;
-  const auto& data = tensor->torch::lazy::LazyTensor::data();
-  // A program that is being started refers to its operands and results.
-  if (data->handle.use_count() != 1) return std::nullopt;
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (data->ir_value || data->tensor_data || !data->handle->HasValue()) {
-    return std::nullopt;
+  torch::lazy::BackendDataPtr handle;
+  {
+    const TensorLock lock;
+    const auto& data = tensor->torch::lazy::LazyTensor::data();
+    // A program that is being started refers to its operands and results.
+    if (data->handle.use_count() != 1) return std::nullopt;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (data->ir_value || data->tensor_data || !data->handle->HasValue()) {
+      return std::nullopt;
+    }
+    handle = data->handle;
   }
   return torch::lazy::getBackend()->MakeTensorFromComputationData(
-      data->handle, self.scalar_type());
+      handle, self.scalar_type());
 }
 
 // The host's copies of the operands of an operator that runs on the CPU.

@@ -201,6 +201,7 @@ std::vector<Program::Input> Program::Gather(
 
 torch::lazy::BackendDataPtr Program::ConstantOf(
     size_t parameter, const torch_xla::XLATensorPtr& tensor) {
+  const TensorLock lock;
   const std::lock_guard<std::mutex> guard(*run_mutex_);
   if (is_written_[parameter] || result_shapes_.empty() ||
       tensor->sharding_spec() != nullptr) {
@@ -455,6 +456,8 @@ std::vector<at::Tensor> Program::Run(const std::vector<Input>& inputs,
                              ": its program was not compiled");
   }
   if (computation_ != nullptr) {
+    // Another thread's torch_xla.sync() reads the data that is replaced here.
+    const TensorLock lock;
     const std::lock_guard<std::mutex> guard(*run_mutex_);
     const bool is_first = result_shapes_.empty();
     std::optional<LaunchTicket> ticket(

@@ -1,11 +1,12 @@
 // Interposes on the functions that collect tensors for a program, and on those
-// that read or replace a tensor's operations: several threads may do both, and
-// tensors keep their operations until they have data
+// that read or replace a tensor's operations or sizes: several threads may do
+// both, and tensors keep their operations until they have data
 // (runtime_fixes/tensor_lock.h). Also on one that reads tensors' data while it
 // has a device's lock.
 //
-// This works because the upstream binary calls all of them through its PLT. The
-// upstream functions are called from here.
+// This works because the upstream binary calls all of them through its PLT, and
+// numel_custom through a vtable, which refers to it by its symbol. The upstream
+// functions are called from here.
 #include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
 
 #include <array>
@@ -17,6 +18,9 @@
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/upstream_function.h"
+
+#define SET_UP_SIZES "_ZN9torch_xla13XLATensorImpl19SetupSizePropertiesEv"
+#define NUM_ELEMENTS "_ZNK9torch_xla13XLATensorImpl12numel_customEv"
 
 namespace torch_xla {
 
@@ -52,6 +56,19 @@ XLAGraphExecutor::SyncTensorsGraphInternal(
       "SyncTensorsConfigEb");
   const TensorLock lock;
   return upstream(this, tensors, devices, config, warm_up_cache_only);
+}
+
+torch::lazy::hash_t XLAGraphExecutor::GetGraphHash(
+    const std::vector<XLATensorPtr>& tensors) {
+  using Function =
+      torch::lazy::hash_t(XLAGraphExecutor*, const std::vector<XLATensorPtr>&);
+  static Function* const upstream = UpstreamFunction(
+      static_cast<Function*>(nullptr),
+      "_ZN9torch_xla16XLAGraphExecutor12GetGraphHashERKSt6vectorIN3c1013"
+      "intrusive_ptrINS_9XLATensorENS2_6detail34intrusive_target_default_null_"
+      "typeIS4_EEEESaIS8_EE");
+  const TensorLock lock;
+  return upstream(this, tensors);
 }
 
 void XLAGraphExecutor::ExtractIRAndPrepareXlaData_(
@@ -113,15 +130,13 @@ std::vector<BackendDataPtr> XLAGraphExecutor::ExecuteComputationWithBarrier(
 }
 
 // Upstream returns a reference into the tensor's operation or data, which ends
-// when another thread gives the tensor data.
+// when another thread gives the tensor data. That may be the first work of a
+// second thread, so one thread alone gets a copy, too.
 runtime::util::MaybeRef<xla::Shape> XLATensor::shape() const {
   using Function = runtime::util::MaybeRef<xla::Shape>(const XLATensor*);
   static Function* const upstream = UpstreamFunction(
       static_cast<Function*>(nullptr), "_ZNK9torch_xla9XLATensor5shapeEv");
-  if (!torch_xla_ext::ThreadsAreSeveral() ||
-      torch_xla_ext::DeviceIsLocked::ByThisThread()) {
-    return upstream(this);
-  }
+  if (torch_xla_ext::DeviceIsLocked::ByThisThread()) return upstream(this);
   const TensorLock lock;
   return runtime::util::MaybeRef<xla::Shape>(Kept(upstream(this).get()));
 }
@@ -143,6 +158,25 @@ void XLATensor::SetIrValue(torch::lazy::Value ir_value, bool inplace,
       "_ZN9torch_xla9XLATensor10SetIrValueEN5torch4lazy5ValueEbb");
   const TensorLock lock;
   upstream(this, std::move(ir_value), inplace, delay_eager_execution);
+}
+
+// Upstream's multiplies the sizes in the member that the second one reads.
+extern "C" void SetUpSizes(c10::TensorImpl* impl) __asm__(SET_UP_SIZES);
+extern "C" int64_t NumElements(const c10::TensorImpl* impl) __asm__(
+    NUM_ELEMENTS);
+
+extern "C" void SetUpSizes(c10::TensorImpl* impl) {
+  static const auto upstream = UpstreamFunction(&SetUpSizes, SET_UP_SIZES);
+  if (torch_xla_ext::DeviceIsLocked::ByThisThread()) return upstream(impl);
+  const TensorLock lock;
+  upstream(impl);
+}
+
+extern "C" int64_t NumElements(const c10::TensorImpl* impl) {
+  static const auto upstream = UpstreamFunction(&NumElements, NUM_ELEMENTS);
+  if (torch_xla_ext::DeviceIsLocked::ByThisThread()) return upstream(impl);
+  const TensorLock lock;
+  return upstream(impl);
 }
 
 }  // namespace torch_xla

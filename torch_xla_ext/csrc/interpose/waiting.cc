@@ -22,6 +22,7 @@
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/runtime_fixes/devices.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
+#include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
 #include "torch_xla_ext/csrc/runtime_fixes/without_gil.h"
 
 namespace {
@@ -128,7 +129,7 @@ at::Tensor XLATensor::ToTensor(bool detached) {
     }
     ~Reading() { read_data = nullptr; }
   };
-  const Reading reading(data()->handle);
+  const Reading reading(torch_xla_ext::DataHandle(*this));
   return upstream(this, detached);
 }
 

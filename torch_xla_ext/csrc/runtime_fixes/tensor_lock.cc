@@ -2,7 +2,6 @@
 
 #include <torch/csrc/autograd/graph_task.h>
 
-#include <atomic>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -15,8 +14,6 @@ namespace torch_xla_ext {
 namespace {
 
 thread_local bool device_is_locked = false;
-
-std::atomic<bool> threads_are_several = false;
 
 // Never destroyed: threads may run at exit.
 std::recursive_mutex& Mutex() {
@@ -56,12 +53,6 @@ bool IsAutograds() {
 }
 
 // The caller has the TensorLock.
-void NoteThread() {
-  if (ThreadsAreSeveral() || IsAutograds()) return;
-  static const std::thread::id first = std::this_thread::get_id();
-  threads_are_several = first != std::this_thread::get_id();
-}
-
 void NoteReader(int64_t tensor_id) {
   if (IsAutograds()) return;
   Readers& readers = GetReaders();
@@ -84,8 +75,6 @@ void NoteReader(int64_t tensor_id) {
 TensorLock::TensorLock(const torch_xla::XLATensor& read) : TensorLock() {
   NoteReader(read.GetUniqueId());
 }
-
-bool ThreadsAreSeveral() { return threads_are_several; }
 
 bool OthersRead() {
   const TensorLock lock;
@@ -111,7 +100,6 @@ TensorLock::TensorLock() {
     const WithoutGil without_gil;
     Mutex().lock();
   }
-  NoteThread();
 }
 
 TensorLock::~TensorLock() { Mutex().unlock(); }
@@ -132,6 +120,11 @@ DeviceIsLocked::DeviceIsLocked() { device_is_locked = true; }
 DeviceIsLocked::~DeviceIsLocked() { device_is_locked = false; }
 
 bool DeviceIsLocked::ByThisThread() { return device_is_locked; }
+
+torch::lazy::BackendDataPtr DataHandle(const torch_xla::XLATensor& tensor) {
+  const TensorLock lock;
+  return tensor.data()->handle;
+}
 
 void WaitForValue(const torch::lazy::BackendData& data) {
   if (data.HasValue()) return;

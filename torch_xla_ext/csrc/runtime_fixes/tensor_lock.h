@@ -33,10 +33,6 @@ class TensorLock {
   TensorLock& operator=(const TensorLock&) = delete;
 };
 
-// Whether several threads have worked with tensors. Autograd's threads do not
-// count, because another thread waits for them.
-bool ThreadsAreSeveral();
-
 // Whether another thread has read the operations of the tensor with this id
 // last. It may be making an operation of them, which is in no tensor yet.
 bool LastReadElsewhere(int64_t tensor_id);
@@ -61,6 +57,10 @@ class DeviceIsLocked {
   DeviceIsLocked& operator=(const DeviceIsLocked&) = delete;
   static bool ByThisThread();
 };
+
+// The tensor's data, which another thread may be replacing; null if there is
+// none. For a thread that does not have the device's lock.
+torch::lazy::BackendDataPtr DataHandle(const torch_xla::XLATensor& tensor);
 
 // Waits for the value of `data`, a tensor's, which a program that another
 // thread has begun may compute. Throws a std::runtime_error if there is none

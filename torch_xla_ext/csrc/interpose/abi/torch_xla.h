@@ -236,6 +236,7 @@ class XLAGraphExecutor {
     CompilationResult(const CompilationResult&) = delete;
     ~CompilationResult();
   };
+  torch::lazy::hash_t GetGraphHash(const std::vector<XLATensorPtr>& tensors);
   CompilationResult Compile(std::vector<XLATensorPtr>& tensors,
                             absl::Span<const std::string> devices,
                             const SyncTensorCollection& coll,

@@ -178,6 +178,7 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch import partitioners
     from torch._functorch._aot_autograd import runtime_wrappers
+    from torch._inductor import config as inductor_config
     from torch.multiprocessing.reductions import StorageWeakRef
 
     def inference_compiler(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> object:
@@ -223,6 +224,8 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
         upstream.kwargs.pop("bw_compiler", None)
         with (
             decompositions.traced_for_xla(upstream.kwargs, inputs),
+            # Else an operator that writes to views gets them made of XLA's tensors: copies.
+            inductor_config.patch(enable_auto_functionalized_v2=False),
             temporarily_replaced(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
             temporarily_replaced(partitioners, "has_recomputable_rng_ops", _save_random_numbers),
         ):

@@ -42,12 +42,15 @@ FIXES = (
     Fix(
         "custom_operators",
         versions="torch 2.8",
-        reason="what a custom_op's function writes to a view of its own tensors is lost",
+        reason="what a custom_op's function writes to arguments or views is lost, or refused",
         test="tests/users/custom_operators_test.py",
         replaces={
             "torch._library.custom_ops:CustomOpDef.register_kernel": (
                 f"{_HERE}.custom_operators:register_kernel"
-            )
+            ),
+            "torch._library.custom_ops:CustomOpDef._register_to_dispatcher": (
+                f"{_HERE}.custom_operators:register_to_dispatcher"
+            ),
         },
     ),
     Fix(
