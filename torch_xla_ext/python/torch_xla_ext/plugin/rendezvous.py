@@ -224,7 +224,7 @@ class _Exit:
 
     def _leave(self) -> None:
         if torch_xla._XLAC._xla_lost_process():
-            return  # XLA's coordinator has told the others too
+            return  # XLA's coordinator has informed the others
         state = "failed" if self._failed else "done"
         listener = None
         try:

@@ -2,7 +2,7 @@
 
 PyTorch functionalizes a program above its operators, and an operator's own function gets XLA's
 tensors. These have no views: after ``y = torch.zeros_like(x)`` and ``y[:2] = 1`` y was zeros. So
-what the function does is functionalized, too.
+the function is functionalized, too.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class OperatorOverload:
         self._sharding_rule: Rule = None
 
     def set_sharding_rule(self, rule: Rule) -> None:
-        """Set the sharding rule for calls that give none.
+        """Set the sharding rule of calls without one.
 
         Raises:
             ValueError: the operator has random results.
@@ -92,7 +92,8 @@ class OperatorOverload:
             arguments = other._schema.arguments
             extra = [a for a in arguments if a.kwarg_only and support.is_written(a)]
             rest = [(a.name, str(a.type)) for a in arguments if not support.is_written(a)]
-            # An out= overload generated from the functional one copies its results, as we would.
+            # An out= overload generated from the functional one copies its results, as this class
+            # would.
             if (
                 rest == wanted
                 and [str(a.type) for a in extra] == ["Tensor"] * len(self.schema.returns)
@@ -218,7 +219,7 @@ class OperatorOverload:
             "attributes": call.attributes,
             "api": "ffi",
             "aliases": call.aliases,
-            # XLA would make one of two equal calls.
+            # XLA would merge two equal calls.
             "has_side_effect": self._is_random,
             "sharding_rule": rule,
             "local": Local(arguments),
