@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 POOLING_TYPES = ("LAST", "CLS", "MEAN")
 QUANTIZATIONS = ("fp8", "compressed-tensors", "mxfp4")
-# What torchrun sets, and the processes meet by.
+# Variables of torchrun, with which the processes find each other.
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
 
