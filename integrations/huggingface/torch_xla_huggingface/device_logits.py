@@ -27,8 +27,7 @@ class _Values:
 
     Attributes:
         best: [batch], the largest value's index, on the device.
-        copy: copies the values from the
-        device.
+        copy: copies the values from the device.
         host: the values, once they are copied.
     """
 
