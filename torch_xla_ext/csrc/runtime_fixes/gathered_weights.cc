@@ -49,7 +49,7 @@ class GatheredWeights {
   }
 
  private:
-  // A parameter, as it is or after operations that keep its elements.
+  // A parameter, perhaps after operations that keep its elements.
   struct Value {
     uint64_t parameter;
     std::optional<Tiling> tiling;  // unless its dimensions are others
@@ -80,7 +80,7 @@ class GatheredWeights {
     return message.Serialize();
   }
 
-  // Notes what is known of an instruction after those before it.
+  // Records the properties of an instruction, whose operands have been visited.
   void Follow(const ProtobufMessage& one) {
     const uint64_t id = one.Number(instruction::kId);
     const std::string_view opcode = one.Bytes(instruction::kOpcode);
@@ -127,7 +127,7 @@ class GatheredWeights {
     const bool is_dot = opcode == "dot";
     if (!is_dot && opcode != "convolution") return false;
     Sizes operands = one->Numbers(instruction::kOperandIds);
-    // A product of two weights is not one of examples.
+    // A product of two weights does not depend on examples.
     if (IsWeight(operands[0]) && IsWeight(operands[1])) return false;
     bool is_changed = false;
     const ProtobufMessage dimensions(

@@ -8,8 +8,8 @@
 
 namespace torch_xla_ext {
 
-// Throws unless `is_xla`, which says whether `tensor` is an XLA tensor. The
-// error is one sentence; upstream's has a C++ stack of 25 to 44 lines.
+// Throws unless `is_xla`: whether `tensor` is an XLA tensor. The error is one
+// sentence; upstream's has a C++ stack of 25 to 44 lines.
 inline void CheckIsXlaTensor(const at::Tensor& tensor, bool is_xla) {
   TORCH_CHECK(tensor.defined(), "expected an XLA tensor but got none");
   TORCH_CHECK(is_xla || !tensor.is_xla(),
