@@ -110,7 +110,7 @@ def test_a_folder(tmp_path: Path, device: torch.device) -> None:
     assert torch_xla_ext.load_kernels(tmp_path / "build" / f"torch{TORCH}-cxx11-{CPU}") is kernel
 
 
-def test_what_a_folder_lacks(tmp_path: Path) -> None:
+def test_errors_name_what_a_folder_lacks(tmp_path: Path) -> None:
     with pytest.raises(ImportError, match="has no builds"):
         torch_xla_ext.load_kernels(tmp_path)
     build(tmp_path, "torch27-cxx11-cpu-x86_64-linux", "_activation_4")

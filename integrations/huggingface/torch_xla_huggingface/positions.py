@@ -1,4 +1,4 @@
-"""Whether a batch has packed sequences, without a read if the model has made the positions.
+"""Detect packed sequences in a batch, without a read if the model has made the positions.
 
 Several sequences may be packed into a row, each with positions from 0. In each forward pass without
 a cache, such as the Trainer's, transformers 5 reads the positions and so waits for the device;

@@ -62,7 +62,7 @@ def check_config(config: VllmConfig) -> None:
         ),
         "logprobs_mode other than raw_logprobs": (
             model is not None and model.logprobs_mode != "raw_logprobs",
-            "leave it out: the model's own log probabilities are told",
+            "leave it out: vLLM returns the model's own log probabilities",
         ),
         "--enable-prompt-embeds": (
             model is not None and model.enable_prompt_embeds,

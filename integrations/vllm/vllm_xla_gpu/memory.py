@@ -47,7 +47,7 @@ def allocator_info(device: torch.device) -> dict[str, int] | None:
         return xm.get_memory_info(device)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
-        logger.warning("XLA does not tell how much memory there is, so it is estimated: %s", reason)
+        logger.warning("XLA reports no memory size, so it is estimated: %s", reason)
         return None
 
 

@@ -86,7 +86,7 @@ def test_no_derivative(square: CudaKernel, x: Tensor) -> None:
 
 
 @on_a_gpu
-def test_what_a_gpu_is_handed(square: CudaKernel, x: Tensor) -> None:
+def test_launch_attributes_on_a_gpu(square: CudaKernel, x: Tensor) -> None:
     (y,) = square[(4, 2), (128, 2), 1024](x, 1000, outputs=[x])
     found = attributes(y)
     assert found["grid"] == "array<i32: 4, 2, 1>"

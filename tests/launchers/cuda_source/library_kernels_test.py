@@ -102,7 +102,7 @@ def test_a_kernel_of_a_cupy_file() -> None:
         cuda_kernel(RawKernel(None, "square", file_path="k.cubin"))
 
 
-def test_what_is_no_kernel() -> None:
+def test_other_objects_are_refused() -> None:
     with pytest.raises(TypeError, match=r"CuPy, Numba or cuTile, but is a int$"):
         cuda_kernel(3)
     with pytest.raises(TypeError, match="name the `__global__` function"):
@@ -256,7 +256,7 @@ def array(*shape: int, dtype: torch.dtype = torch.float32) -> Argument:
         ),
     ],
 )
-def test_what_cutile_assumes_of_arrays(arguments: list[Argument], symbol: str) -> None:
+def test_cutiles_assumptions_about_arrays(arguments: list[Argument], symbol: str) -> None:
     code = tile_kernel().calls.code
     types = code.types([*arguments, Argument(8)])
     assert code.key(types) == f"transpose_Kt1_{symbol}_Si32_I8"

@@ -42,8 +42,8 @@ def bind(
     Args:
         where: prefix of error messages.
         parameters: None if they are not known.
-        outputs: by the parameters' names or positions; or in the order of the kernel's pointers to
-            what is not const, without those that `aliases` names.
+        outputs: by the parameters' names or positions; or in the order of the kernel's non-const
+            pointers, without those that `aliases` names.
         aliases: names of parameters, or positions among the arguments.
 
     Raises:
@@ -92,7 +92,7 @@ def bind(
 def check(
     where: str, parameters: Sequence[Parameter], args: Sequence[object], binding: Binding
 ) -> None:
-    """Check that the parameters accept what they get.
+    """Check that the parameters accept their arguments.
 
     Raises:
         TypeError, ValueError: one does not.

@@ -253,7 +253,7 @@ def _tvm_ffi(
     }
     if not functions:
         raise TypeError(
-            f"load_kernels: {build} is for TVM-FFI, whose functions do not tell the shapes of "
+            f"load_kernels: {build} is for TVM-FFI, whose functions do not declare the shapes of "
             f"their results; pass functions={{name: {{'signature': …}}}} of {', '.join(symbols)}"
         )
     operators = {}
