@@ -210,7 +210,7 @@ def test_flashinfer(library: Path, device: torch.device, monkeypatch: pytest.Mon
     torch.testing.assert_close(y.cpu().float(), expected, rtol=1e-2, atol=1e-2)
     with pytest.raises(ValueError, match=r"\(weight\): expected dimension 0 to be 64 but got 63"):
         kernel.rmsnorm(x.to(device), weight[:63].to(device))
-    with pytest.raises(ValueError, match="FlashInfer's sampling is not known here, but of rmsnorm"):
+    with pytest.raises(ValueError, match="FlashInfer's sampling is not known; known are rmsnorm"):
         torch_xla_ext.load_kernels("flashinfer", names=["sampling"])
 
 

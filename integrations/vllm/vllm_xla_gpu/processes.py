@@ -140,7 +140,7 @@ class Peers:
             return
         own, *others = map(json.loads, texts)
         differences = [
-            f"{name} is {_shortened(own.get(name))} for rank 0, but {_shortened(of_rank.get(name))}"
+            f"{name}: {_shortened(own.get(name))} for rank 0, but {_shortened(of_rank.get(name))}"
             f" for rank {rank}"
             for rank, of_rank in enumerate(others, 1)
             for name in own | of_rank
@@ -160,12 +160,12 @@ class Peers:
         """
         batch = [packed, output.grammar_bitmask]
         values: dict[str, object] = {
-            "the batch": (
+            "batch": (
                 f"{output.total_num_scheduled_tokens} tokens of "
                 f"{len(output.num_scheduled_tokens)} sequences "
                 f"({_digest(*[b'' if part is None else part.tobytes() for part in batch])})"
             ),
-            "what the steps before computed": self._noted.hexdigest(),
+            "results of earlier steps": self._noted.hexdigest(),
         }
         if added := output.added:
             values |= _summary(added)
@@ -283,12 +283,12 @@ def _summary(added: list[Request]) -> dict[str, str]:
     ]
     parameters = [repr(msgspec.structs.asdict(r.sampling_params)).encode() for r in added]
     return {
-        "what is asked": (
+        "new requests": (
             f"{len(added)} prompts of {length} tokens in all ({_digest(repr(prompts).encode())})"
         ),
-        "their sampling parameters": _digest(*parameters),
-        "their adapters": _digest(repr(adapters).encode()),
-        "their priorities": _digest(repr([r.priority for r in added]).encode()),
+        "sampling parameters": _digest(*parameters),
+        "adapters": _digest(repr(adapters).encode()),
+        "priorities": _digest(repr([r.priority for r in added]).encode()),
     }
 
 

@@ -166,9 +166,9 @@ def _found(
     pointers = ", ".join(label(parameters, i) for i in written) or "none"
     number = "no" if not choices else "more than one"
     raise TypeError(
-        f"{where}: there is {number} way to place {len(types)} outputs among the kernel's pointers "
-        f"to what is not const ({pointers}), of {_listed(parameters)}; declare what the kernel "
-        "only reads as const, or name the outputs: outputs={'out': x}"
+        f"{where}: there is {number} way to bind {len(types)} outputs to the kernel's non-const "
+        f"pointers ({pointers}), of {_listed(parameters)}; declare pointers that the kernel only "
+        "reads as const, or name the outputs: outputs={'out': x}"
     )
 
 

@@ -116,7 +116,9 @@ def cuda_kernel(
                 f"cuda_kernel {kernel.name!r}: name, options and include_dirs are for source text"
             )
         if block is not None and "block" in kernel.fixed:
-            raise TypeError(f"cuda_kernel {kernel.name!r}: its compiler decides on the block")
+            raise TypeError(
+                f"cuda_kernel {kernel.name!r}: its compiler chooses the block; leave it out"
+            )
         name, code = kernel.name, kernel.code
         configuration |= kernel.fixed
     return CudaKernel(

@@ -137,7 +137,7 @@ def _flashinfer(names: Sequence[str] | None) -> SimpleNamespace:
     names = list(flashinfer.FUNCTIONS) if names is None else names
     if unknown := sorted(set(names) - set(flashinfer.FUNCTIONS)):
         raise ValueError(
-            f"load_kernels: the signature of FlashInfer's {unknown[0]} is not known here, but of "
+            f"load_kernels: the signature of FlashInfer's {unknown[0]} is not known; known are "
             f"{', '.join(flashinfer.FUNCTIONS)}; use register_kernel(…, abi='tvm-ffi')"
         )
     platform = registration.device_platform()

@@ -76,8 +76,8 @@ class OperatorOverload:
     def _check_not_random(self) -> None:
         if self._is_random:
             raise ValueError(
-                f"{self.overload.name()} has random results, which devices with the same part "
-                "would not have in common: it cannot have a sharding_rule"
+                f"{self.overload.name()} has random results, which would differ between "
+                "devices with the same part: it cannot have a sharding_rule"
             )
 
     @cached_property
@@ -195,9 +195,9 @@ class OperatorOverload:
             self._check_not_random()
         elif self._is_random and sharding.num_devices() > 1:
             raise NotImplementedError(
-                f"{self.overload.name()} has random results, of which each of "
-                f"{sharding.num_devices()} devices would draw its own; use an operator of "
-                "torch_xla's, whose random numbers all devices have in common"
+                f"{self.overload.name()} has random results, which would differ between the "
+                f"{sharding.num_devices()} devices; use an operator of torch_xla, whose random "
+                "numbers are the same on all devices"
             )
         metas = pytree.tree_map(_meta, list(values))
 

@@ -183,7 +183,7 @@ def register_torch_operator(
     if isinstance(sharding_rule, str) and len(operators) > 1:
         names = ", ".join(operator.overload.name() for operator in operators)
         raise ValueError(
-            f"register_torch_operator({name!r}): one sharding_rule cannot be for all overloads, "
+            f"register_torch_operator({name!r}): one sharding_rule cannot fit all overloads, "
             f"{names}; name one of them, or give a function of the arguments"
         )
     for operator in operators:

@@ -85,7 +85,7 @@ def check(kernel: str, name: str, type_: str, descriptor: object, dtype: str | N
     """
     where = f"{kernel}: {name}"
     if not is_descriptor(descriptor):
-        raise TypeError(f"{where} was compiled as {type_}, but is no tensor descriptor")
+        raise TypeError(f"{where} was compiled as {type_}, but is not a tensor descriptor")
     given = f"{TYPE}{dtype}{list(descriptor.block_shape)}"
     if type_.rstrip(">") != given and not type_.startswith(given + ","):  # Gluon's has a layout
         raise TypeError(f"{where} was compiled as {type_}, but is {given}>")
