@@ -130,7 +130,7 @@ def wheel_with_kernels(name, kernels, wheel = Label("//:wheel"), **kwargs):
     Args:
       name: the target, and the folder: `bazel-bin/…/NAME/torch_xla-….whl`.
       kernels: labels of kernels (xla_kernel), or of other libraries to link.
-      wheel: what is made from them: the wheel, or a folder in which it is installed.
+      wheel: the target to build with them: the wheel, or a folder in which it is installed.
       **kwargs: visibility and the like.
     """
     # The wheel's own kernels depend on these through a flag, so they cannot be testonly.

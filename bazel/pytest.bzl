@@ -113,10 +113,10 @@ def wheel_test(
       env: environment variables. If they are not among them, PJRT_DEVICE is CPU, and XLA_FLAGS asks
         for quick compilation (pytest/runner.py). With `"XLA_FLAGS": ""`, XLA compiles as for a user.
       imports: folders for PYTHONPATH besides tests, which has the package `testing`.
-      compiles: whether most tests call torch.compile. What its first call imports, which takes
-        three seconds, is then imported before, too (tests/testing/compilers.py).
-      preload: what is imported once, before the tests' processes are forked.
-      **kwargs: passed to pytest_test: args, size, timeout, tags and the like.
+      compiles: whether most tests call torch.compile. The imports of its first call, which take
+        three seconds, are then made once, too (tests/testing/compilers.py).
+      preload: modules to import once, before the tests' processes are forked. **kwargs: passed to
+      pytest_test: args, size, timeout, tags and the like.
     """
     pytest_test(
         name = name,
@@ -145,11 +145,11 @@ def wheel_tests(
     Args:
       name: the test.
       tests: names of test files, without .py; all of the folder if it is left out.
-      exclude: those that are not among these all, and may have a `*`.
+      exclude: names to leave out of all, perhaps with a `*`.
       srcs: the conftest.py and helper modules beside them.
       timeout: for all files together.
-      preload: what most files import besides.
-      **kwargs: passed to wheel_test: compiles and the like.
+      preload: further modules that most files import. **kwargs: passed to wheel_test: compiles and
+      the like.
     """
     files = [test + ".py" for test in tests] or native.glob(
         ["*_test.py"],

@@ -13,7 +13,7 @@ WheelInfo = provider(
     },
 )
 
-# For large outputs that are faster to make again than to store in a cache.
+# For large outputs that are faster to rebuild than to store in a cache.
 _UNCACHED = {"no-cache": "1"}
 
 def _files_by_path(files, strip_prefixes):

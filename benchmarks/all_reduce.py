@@ -3,13 +3,14 @@
     PJRT_DEVICE=CUDA python benchmarks/all_reduce.py
     torchrun --nproc-per-node=4 benchmarks/all_reduce.py --nccl   # with PyTorch for CUDA
 
-A step is a chain of sums, each of the result before, as in the layers of a model: captured here, a
-CUDA graph there. Times are in µs for each sum, with the operations between two of them.
+A step is a chain of sums, each of the previous result, as in the layers of a model: a captured
+step, or with --nccl a CUDA graph. Times are in µs for each sum, with the operations between two of
+them.
 
 - all_reduce: `ops.all_reduce`
 - xla: XLA's own all-reduce
 - nccl: NCCL's, by PyTorch
-- … + norm: with the addition of a residual and an RMS norm; of all_reduce in the same kernel, of
+- … + norm: with the addition of a residual and an RMS norm: for all_reduce in the same kernel, for
   the others in XLA's or torch.compile's
 """
 

@@ -3,11 +3,11 @@
     PJRT_DEVICE=CUDA python benchmarks/launch_time.py  # with the wheel
     python benchmarks/launch_time.py --peer            # torch with CUDA, Triton
 
-The kernel is axpy of a few floats. Each launch takes the result of the one before. Every time is a
-median over the rounds, and is that of one launch. "host" is what the host needs to start the
-launches, "in flight" is with the wait for the last one. In a program, it is the difference between
-programs of many and of few launches. The digest is of the results' bits: it is the same for the
-same kernel on the same numbers.
+The kernel is axpy of a few floats. Each launch takes the previous result. Every time is that of one
+launch, a median over the rounds. "host" is the host's time to start the launches, "in flight"
+includes the wait for the last one. In a program, it is the difference between programs of many and
+of few launches. The digest of the results' bits is the same for the same kernel on the same
+numbers.
 """
 
 from __future__ import annotations

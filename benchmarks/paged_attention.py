@@ -8,7 +8,8 @@ their untyped entries, as XLA calls them. FlashInfer is measured if it can be im
 
 bfloat16, 32 query heads and 8 kv heads, head_dim 128, pages of 16 tokens. Each result is first
 compared with float64. Times are medians of GPU time, from a CUDA graph of many calls whose inputs
-change from call to call and together do not fit into the L2 cache. Bytes are the minimum to move.
+change from call to call and together do not fit into the L2 cache. Bytes are the minimum that has
+to be moved.
 """
 
 from __future__ import annotations

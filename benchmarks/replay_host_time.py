@@ -6,7 +6,7 @@
 Each number of devices has a process of its own. One device runs without SPMD; on several, every
 second parameter is sharded and the others, the batch and the result are replicated. "reads" is a
 step that reads all parameters and writes eight, as a decode step does; "writes" writes all of them,
-as a training step does. Times are in µs, those that nine of ten calls exceed:
+as a training step does. Times are the 10th percentiles, in µs:
 
 - cpu: of the calling thread in a call of the step, while the devices are idle
 - call: from the call to its return

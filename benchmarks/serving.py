@@ -160,7 +160,7 @@ def _fill(weight: torch.Tensor) -> None:
     else:
         weight.uniform_(-SPREAD, SPREAD)
     if weight.device.type == "xla":
-        # Queued, they would need memory for the numbers of several weights in float32.
+        # Without waiting, queued draws would need memory for several weights in float32.
         torch_xla.sync(wait=True)
 
 

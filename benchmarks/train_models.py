@@ -192,7 +192,8 @@ class Moe(nn.Module):
     @torch.no_grad()
     def draw(self) -> None:
         """Draw the same numbers for transformers 4, with weights of each expert, and for 5."""
-        # Drawing 1.5 billion takes a minute: all weights have these, from places of their own on.
+        # Drawing 1.5 billion takes a minute, so all weights are slices of these, at different
+        # offsets.
         count = 2**20
         numbers = torch.randn(count, generator=torch.Generator().manual_seed(0)) * 0.02
         numbers = numbers.bfloat16().repeat(2)

@@ -250,7 +250,7 @@ def main() -> None:
         host.append(time.perf_counter() - begin)
         training.wait()
         waited.append(time.perf_counter() - begin)
-    # Steps in flight hold more memory than waited ones: the first ones make the allocator grow.
+    # Steps in flight hold more memory than waited ones, so the first ones grow the allocator.
     for _ in range(args.steps):
         training.run()
     training.wait()

@@ -4,7 +4,7 @@
 
 Three kernels, each with its configurations, in float32: a transposition, a softmax of
 rows, and a product. The search runs each configuration in programs of XLA, of chained calls, and
-takes the time of a call. It then prints what `configs=` has chosen, by its own timing, and how much
+takes the time of a call. It then prints the choice of `configs=`, by its own timing, and how much
 slower that is in the programs. The last line is OK if it is at most 3% for all three.
 """
 
@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 
-os.environ["TORCH_XLA_EXT_KERNEL_CACHE"] = tempfile.mkdtemp()  # nothing is known yet
+os.environ["TORCH_XLA_EXT_KERNEL_CACHE"] = tempfile.mkdtemp()  # no earlier choices
 
 import torch
 import torch_xla

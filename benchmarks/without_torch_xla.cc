@@ -1,5 +1,5 @@
-// What kernels need of torch_xla's binary, for a library that is loaded without
-// it: kernel_library.py.
+// The functions of torch_xla's binary that kernels need, for a library that is
+// loaded without it: kernel_library.py.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>

@@ -73,7 +73,7 @@ class Training:
     def synced_step(self) -> torch.Tensor:
         loss = self.traced_step()
         # Until here the step was only traced. This runs it as one program: forward, backward and
-        # optimizer. Without it, the trace would grow from step to step, and be compiled anew each
+        # optimizer. Without it, the trace would grow from step to step, and be compiled again each
         # time.
         torch_xla.sync()
         return loss

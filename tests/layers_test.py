@@ -75,7 +75,7 @@ def test_the_page_has_the_tables() -> None:
     assert page == layers.with_tables(page), "run: python tests/layers.py"
 
 
-def test_what_counts_as_an_import(tmp_path: Path) -> None:
+def test_imports_that_are_found(tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     file.write_text(
         textwrap.dedent("""

@@ -6,13 +6,13 @@ For the rule in bazel/develop.bzl. The environment has
   PJRT_DEVICE=CUDA when it is made, torch with CUDA's libraries, and what the extra "cuda12" names;
 - the files of the built wheel that do not come from the checkout: upstream's torch_xla, and our
   library in front of its extension module;
-- links to the checkout in place of the wheel's other files. A folder is one link where all that the
-  wheel has of it is in one folder of the checkout, so that new files in it are seen, too;
+- links to the checkout in place of the wheel's other files. A folder is one link if all of its
+  files in the wheel are from one folder of the checkout, so that new files in it are found, too;
 - `test_binaries/`: the libraries that tests load, and `variables.json` with their paths, which
   conftest.py reads.
 
-Run it again after a change of C++ or CUDA code, or after adding a kernel: it replaces what has
-changed. What cannot work is one sentence on stderr.
+Run it again after a change of C++ or CUDA code, or after adding a kernel: it replaces the changed
+files. Errors are one sentence on stderr.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def requirements_of_extra(metadata: str, extra: str) -> list[str]:
 def unpack(wheel: Path, site: Path, linked: Iterable[str]) -> list[str]:
     """Unpack a wheel without the files that are linked; return the new files.
 
-    RECORD lists only what is unpacked: `pip uninstall` would follow links, into the checkout.
+    RECORD lists only unpacked files, because `pip uninstall` would follow links into the checkout.
     """
     without = set(linked)
     written = []

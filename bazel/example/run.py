@@ -2,8 +2,8 @@
 
 For the rule in bazel/example.bzl. The environment is in ~/.cache/torch_xla_ext, or in
 TORCH_XLA_EXT_ENV. It gets torch's CPU build if the package index has one: 200 MB instead of
-7.4 GB. With PJRT_DEVICE=CUDA there is a second one, with CUDA's libraries. What cannot work is one
-sentence on stderr.
+7.4 GB. With PJRT_DEVICE=CUDA there is a second one, with CUDA's libraries. Errors are one sentence
+on stderr.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import fetch
 
 TORCH = "torch==2.8.0"
 CPU_BUILD = TORCH + "+cpu"
-PROGRAM = "example"  # what messages begin with
+PROGRAM = "example"  # prefix of messages
 # The disk space that the environment needs while pip unpacks the wheels, in GB.
 CPU_GB, FULL_GB = 3, 12
 # pip's messages if the index has no CPU build, without and with constraints.

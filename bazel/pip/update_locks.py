@@ -6,7 +6,8 @@ Run by hand after a `.in` file has changed, with any Python that has pip 23.1 or
 
 For `NAME.in`, pip resolves the requirements for the oldest supported Python; the versions that
 result are then looked up for the other supported Pythons too, and `NAME.lock` gets the hash of
-each file that one of them would install. `# alone` after a requirement leaves out what it requires.
+each file that one of them would install. `# alone` after a requirement leaves out its own
+requirements.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ FEWER_PYTHONS = {
 
 
 def resolve(requirements: list[str], python: str, with_deps: bool) -> dict[str, tuple[str, str]]:
-    """Return {name: (version, sha256)} of what pip would install for `python`."""
+    """Return {name: (version, sha256)} of the packages that pip would install for `python`."""
     with tempfile.TemporaryDirectory() as tmp:
         report = Path(tmp, "report.json")
         subprocess.run(
@@ -65,7 +66,7 @@ def read_pins(lock_file: Path) -> dict[str, str]:
 
 
 def resolve_all(source: Path, python: str) -> dict[str, str]:
-    """Return {name: version} of what the requirements of `source` are for `python`."""
+    """Return {name: version} of the resolved requirements of `source` for `python`."""
     lines = [line for line in source.read_text().splitlines() if line and line[0] != "#"]
     alone = [line.split("#")[0].strip() for line in lines if line.endswith("# alone")]
     whole = [line for line in lines if not line.endswith("# alone")]

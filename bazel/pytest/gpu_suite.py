@@ -8,9 +8,9 @@ pack    Here: builds the libraries that tests load, and writes them with the che
         wheel if one is named, into an archive. Unpack it on the machine, and install the wheel.
 run     There, in the unpacked folder, with a Python that has the wheel and pytest: runs test files,
         each in a process of its own, one on each GPU at a time. A file that needs several devices
-        gets as many GPUs. Each test's result is a line of JSON as soon as it is there. When the
-        minutes are over it stops; `--done` with the results so far goes on where they end.
-report  Anywhere with the checkout: merges results, the later one of a test counts, into one text.
+        gets as many GPUs. Each test's result is written as a line of JSON as soon as it ends. The
+        run stops when the minutes are over; `--done` with the results so far continues it.
+report Anywhere with the checkout: merges results into one text; a test's latest result counts.
 
 Only Python's library and pytest are used. With PJRT_DEVICE=CPU, `run` runs on the CPU.
 """
@@ -42,8 +42,7 @@ import runner
 ROOT = Path(__file__).resolve().parents[2]
 EXPLAINED = ROOT / "tests/gpu/explained.toml"
 LIBRARIES = "test_binaries"  # the archive's folder of compiled libraries
-# Tests of the build and of the repository's files, which compute nothing, and tests of other
-# projects.
+# Tests of the build and of the repository's files, which need no GPU, and tests of other projects.
 NOT_ON_A_GPU = (
     "tests/bazel/*",
     "tests/bazelw_test.py",

@@ -2,18 +2,19 @@
 
     check_abi.py FRONT UPSTREAM LAYOUT MACHINE_CODE STAMP
 
-The upstream binary's headers are not published: what abi/ declares is compared with the binary.
+The upstream binary's headers are not published, so the declarations in abi/ are compared with the
+binary.
 
-- Every function that FRONT exports, to be called in the place of the upstream binary's, is called
-  there through a relocation: else no call would arrive.
-- Every function of torch_xla or XLA that FRONT looks up by its name is there.
+- The upstream binary calls every function that FRONT replaces through a relocation; otherwise
+  FRONT's would never be called.
+- Every function of torch_xla or XLA that FRONT looks up by its name exists.
 - The virtual functions of XlaNode have the order that FRONT was compiled for.
-- MACHINE_CODE has lines of what else abi/ says; a name in them is a symbol of UPSTREAM.
+- MACHINE_CODE has lines for the other declarations of abi/; a name in them is a symbol of UPSTREAM.
   `NAME 48 8b kConstant:8`: the function has these bytes in its code, a constant of LAYOUT
-  (layout.h) standing for its four bytes, or with `:8` for its one.
-  `NAME base OTHER`: the class with the typeinfo NAME begins with its one base, of typeinfo OTHER.
-  `NAME slot kConstant METHOD`: the vtable NAME has a method of this name, or symbol, at this place.
-  `NAME size 4`: the variable has this size.
+  (layout.h) standing for its four bytes, or with `:8` for its one. `NAME base OTHER`: the class
+  with the typeinfo NAME begins with its one base, of typeinfo OTHER. `NAME slot kConstant METHOD`:
+  the vtable NAME has a method of this name, or symbol, at this place. `NAME size 4`: the variable
+  has this size.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 check_symbols.py --nm NM --stamp STAMP LIBRARY DEFINED_BY...
 
 Python's own symbols (Py…, _Py…) come from the interpreter, versioned ones (…@GLIBC_2.2.5) from the
-C and C++ runtimes, where the linker has found them. STAMP is made when nothing is missing.
+C and C++ runtimes, where the linker has found them. STAMP is written if nothing is missing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Zip files whose entries can be copied from another zip file without being compressed again.
 
-Python's zipfile cannot do that, and compressing the upstream binary anew would take most of a
-minute on every build. What is written here is the plain subset of the format that wheels use: no
-zip64, no data descriptors, one fixed time for every entry, so that equal contents give equal files.
+Python's zipfile cannot do that, and compressing the upstream binary again would take most of a
+minute in every build. The files have the plain subset of the format that wheels use: no zip64, no
+data descriptors, one fixed time for every entry, so that equal contents give equal files.
 """
 
 from __future__ import annotations

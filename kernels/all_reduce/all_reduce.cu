@@ -32,7 +32,7 @@ __device__ __nv_bfloat16 FromFloat(float x) {
   return __float2bfloat16_rn(x);
 }
 
-// What the device wrote before becomes visible to a device that reads the flag.
+// The device's earlier writes become visible to a device that reads the flag.
 __device__ void Signal(uint32_t* flag, uint32_t round) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(round)
                : "memory");
@@ -48,7 +48,7 @@ __device__ void WaitFor(const uint32_t* flag, uint32_t round) {
   } while (static_cast<int32_t>(found - round) < 0);  // rounds wrap around
 }
 
-// Past the caches, in which a line of an earlier round may be.
+// Bypasses the caches, which may contain a line of an earlier round.
 template <typename T>
 __device__ Chunk<T> LoadReceived(const Chunk<T>* from) {
   union {
@@ -93,7 +93,7 @@ class Exchange {
     __syncthreads();
   }
 
-  // The sum of chunk i of what the devices have sent.
+  // The sum of chunk i over the devices.
   __device__ Chunk<T> Sum(int i) const {
     float sums[kElements] = {};
     for (int from = 0; from < count_; ++from) {

@@ -2,7 +2,7 @@
 // which calls the kernel with its own (a one-shot all-reduce).
 //
 // A device writes its matrix into the workspaces of all devices, sets a flag
-// there, waits for the flags in its own workspace, and adds what it was sent:
+// there, waits for the flags in its own workspace, and adds the matrices there:
 // one exchange, where NCCL's algorithms need several. That is fastest for up to
 // some hundred kilobytes. Sums are computed in float32, in the order of ranks,
 // so all devices get the same bits.
@@ -81,7 +81,8 @@ inline Status CheckAllReduce(AnyBuffer x, AnyBuffer peers) {
   return Status::Ok();
 }
 
-// A block of threads normalizes a row of its own, which it exchanges at once.
+// Each block of threads normalizes one row at a time, which it exchanges at
+// once.
 inline Status CheckAllReduceRmsNorm(AnyBuffer x, AnyBuffer peers) {
   XLA_KERNEL_RETURN_IF_ERROR(CheckAllReduce(x, peers));
   const int64_t row_bytes = x.dim(0) == 0 ? 0 : x.size_bytes() / x.dim(0);

@@ -54,8 +54,8 @@ define_operator(
 def _all_reduce_of_xla(x: torch.Tensor, peers: torch.Tensor) -> torch.Tensor:
     """Sum by XLA's own all-reduce, of float32 values.
 
-    XLA:CPU may run the calls of one program in another order on each device, so that they would
-    exchange what belongs to different calls.
+    XLA:CPU may run a program's calls in another order on each device, so that devices would
+    exchange data of different calls.
     """
     from torch_xla import _XLAC
 
@@ -125,14 +125,14 @@ def all_reduce_rms_norm(
         residual: as `x`, the same on each device.
         weight: [num_columns], of the same dtype.
         peers: as for `all_reduce`.
-        epsilon: what is added to the mean of the squares.
+        epsilon: added to the mean of the squares.
 
     Returns:
         The normalized rows, and the sum with the residual, of the shape and dtype of `x`.
 
     Raises:
         TypeError: `x` has another dtype than these, or the operands' dtypes differ.
-        ValueError: a shape or a size is another.
+        ValueError: a shape or a size differs from these.
         NotImplementedError: autograd would record the call.
     """
     if front_end.current().platform() == "Host":

@@ -37,7 +37,8 @@ __device__ float WarpSum(float value) {
   return value;
 }
 
-// The largest value of the lanes, and its number; the smallest of equal ones.
+// The largest value of the lanes and its index, the smallest index of equal
+// values.
 struct Best {
   float value;
   int number;
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kWarps * 32)
     Best best = {-INFINITY, INT_MAX};
     for (int i = lane; i < experts; i += 32) best.Take(ranks[i], i);
     best = WarpBest(best);
-    // Without a number, all ranks are NaN.
+    // Without an index, all ranks are NaN.
     const int number = best.number < experts ? best.number : j;
     const float score = scores[number];
     total += score;

@@ -3,7 +3,7 @@
 // The scores of a token are the softmax or the sigmoids of its logits. Ranks
 // are scores plus bias. Of num_groups groups of neighboring experts, the
 // top_groups are candidates whose largest rank is largest, or with a bias,
-// whose two largest ranks have the largest sum. The top_k candidates of the
+// whose two largest ranks have the largest sum. The top_k candidates with the
 // largest ranks are chosen, of equal ones the first. Their weights are their
 // scores, or if `renormalize` is set those divided by their sum, times
 // `scaling`.

@@ -25,7 +25,7 @@ void Score(bool sigmoid, std::vector<float>* values) {
   for (float& value : *values) value /= sum;
 }
 
-// The numbers of the `count` largest values, the first of equal ones first.
+// The indices of the `count` largest values, the first of equal ones first.
 std::vector<int64_t> Largest(const std::vector<float>& values, int64_t count) {
   std::vector<int64_t> numbers(values.size());
   std::iota(numbers.begin(), numbers.end(), 0);

@@ -49,8 +49,8 @@ def choose_experts(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Choose the experts of each token by a router's logits, in float32.
 
-    Of groups of neighboring experts, those with the best expert are chosen first, or with a bias
-    those with the best sum of two experts (DeepSeek-AI, "DeepSeek-V3", 2024).
+    With groups of neighboring experts, the groups with the best expert are chosen first; with a
+    bias, those with the best sum of two experts (DeepSeek-AI, "DeepSeek-V3", 2024).
 
     Args:
         logits: [num_tokens, num_experts], float16, bfloat16 or float32; at most 1024 experts.

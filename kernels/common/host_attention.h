@@ -25,7 +25,7 @@ struct HostPages {
   int64_t token_stride;
 };
 
-// Where a sequence's tokens are.
+// The locations of a sequence's tokens.
 struct PageTable {
   const int32_t* pages;
   int64_t page_size;

@@ -8,14 +8,14 @@ import torch
 from xla_kernels import define_operator
 
 QUANTIZED_DTYPE = torch.float8_e4m3fn
-# Of scales and caps: the kernels' products of them are numbers of float32, neither infinite nor 0.
+# Limits of scales and caps, whose products are then neither infinite nor 0 in float32.
 _MIN_NUMBER, _MAX_NUMBER = 1e-12, 1e12
 
 REPORT_ENVIRONMENT = "TORCH_XLA_EXT_REPORT_OUT_OF_RANGE"
 
 
 def reports_out_of_range() -> bool:
-    """Return whether kernels are to print what is out of range in device data."""
+    """Return whether kernels print out-of-range values in device data."""
     return os.environ.get(REPORT_ENVIRONMENT, "") not in ("", "0")
 
 
@@ -61,15 +61,15 @@ def widened_query(
         operator: which errors name.
         query: [rows, num_heads, head_dim]; None, which the operator refuses.
         scale: of the logits.
-        query_scale: what its elements are multiplied by: a number, or one for each head,
-            [num_heads]; None for 1.
-        name: what it is called.
+        query_scale: the factor of its elements: a number, or one for each head, [num_heads]; None
+            for 1.
+        name: of `query_scale`, in errors.
 
     Returns:
         The query, and the scale of its logits.
 
     Raises:
-        TypeError, ValueError: `query_scale` is none of `query`.
+        TypeError, ValueError: `query_scale` does not fit `query`.
     """
     if query is None or query.dtype != QUANTIZED_DTYPE:
         if query is not None and query_scale is not None:

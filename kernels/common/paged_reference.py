@@ -15,7 +15,7 @@ Attributes = Mapping[str, float]
 def _gather(
     cache: torch.Tensor, pages: torch.Tensor, num_heads: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows of `pages`, [num_heads, tokens, head_dim], float32, and which exist, [tokens]."""
+    """Return rows of `pages`, [num_heads, tokens, head_dim], float32; and whether they exist."""
     page_size = cache.shape[1]
     present = (pages >= 0) & (pages < cache.shape[0])
     rows = cache.float()[torch.where(present, pages, 0).long()].flatten(0, 1)
@@ -38,7 +38,7 @@ def _attend(
     """Compute attention of query [rows, num_heads, head_dim], at position [rows], in float32.
 
     Args:
-        present: [tokens] or [rows, tokens]: which of them take part.
+        present: [tokens] or [rows, tokens]: whether they are attended to.
 
     Returns:
         It, and the logarithms of the softmax's denominators, [rows, num_heads].
@@ -47,7 +47,7 @@ def _attend(
     visible = present & (distance <= 0)
     if attributes["sliding_window"] > 0:
         visible = visible & (distance > -attributes["sliding_window"])
-    # Unused rows of a cache may be anything, NaN as well.
+    # Unused rows of a cache may have any value, also NaN.
     used = visible.any(dim=0)[None, :, None]
     keys, values = torch.where(used, keys, 0), torch.where(used, values, 0)
     logits = torch.einsum("qhd,hkd->hqk", query.float(), keys) * scale

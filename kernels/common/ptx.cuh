@@ -84,9 +84,9 @@ __device__ inline uint32_t Transpose(uint32_t matrix) {
 }
 
 // Stands for BF16 or F16 in a kernel that is compiled once for both: an
-// argument of MultiplyAdd and Pack says which. The other type's product is
-// issued without effect, which costs next to nothing where the memory limits
-// the kernel, and half of the kernels need not be compiled.
+// argument of MultiplyAdd and Pack selects one. The other type's product is
+// issued without effect, which costs almost nothing in a memory-bound kernel,
+// and halves the number of kernels to compile.
 struct Bf16OrF16 {
   uint16_t bits;
 };

@@ -1,5 +1,4 @@
-// XlaGpuCopyOutsideGraphs for CUDA. It is not kCommandBufferCompatible: that is
-// its purpose.
+// XlaGpuCopyOutsideGraphs for CUDA. Deliberately not kCommandBufferCompatible.
 #include <cuda_runtime.h>
 
 #include "kernels/copy_outside_graphs/copy_outside_graphs.h"

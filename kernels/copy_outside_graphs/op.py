@@ -16,10 +16,10 @@ define_operator(
 def copy_outside_graphs(x: torch.Tensor) -> torch.Tensor:
     """Copy a tensor outside XLA's CUDA graphs: ``torch.ops.xla_gpu.copy_outside_graphs``.
 
-    XLA:GPU rewrites a CUDA graph in a run in which an array that the graph reads or writes is at
-    another address than in the run before. An argument that is sent anew for each run is, and so is
-    a result that is still in use when the program runs again. If the program reads the argument by
-    this copy, and writes the result by it, the graph between them keeps its addresses. It has no
+    XLA:GPU rewrites a CUDA graph whenever the address of an array that it reads or writes has
+    changed since the previous run. This holds for an argument that is sent for each run, and for a
+    result that is still in use when the program runs again. If the program copies such arguments
+    and results by this operator, the graph between the copies keeps its addresses. It has no
     derivatives.
 
     Args:

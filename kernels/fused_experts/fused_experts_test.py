@@ -80,7 +80,7 @@ def test_result(device: torch.device, dtype: torch.dtype, bias: bool) -> None:
 
 
 @pytest.mark.parametrize("gate_rows", [1, 8, 20])
-def test_rows_of_gate_and_up_in_turn(device: torch.device, gate_rows: int) -> None:
+def test_alternating_rows_of_gate_and_up(device: torch.device, gate_rows: int) -> None:
     tensors = moe(torch.float32, bias=True)
     expected = reference(**tensors)
     for name in ("gate_up", "gate_up_bias"):

@@ -22,7 +22,7 @@ from .quantize_rows import quantize_inputs
 __all__ = ["fused_experts", "gather_rows", "rows_of_groups"]
 
 Activation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-# gpt-oss's: the sigmoid's factor, and the bound of its two operands.
+# gpt-oss's activation: the sigmoid's factor, and the bound of its two operands.
 _SWIGLU_ALPHA, _SWIGLU_LIMIT = 1.702, 7.0
 
 
@@ -67,8 +67,8 @@ def gather_rows(x: torch.Tensor, index: torch.Tensor, places: torch.Tensor) -> t
     Args:
         x: [num_rows, ...].
         index: int32 [num_taken], which takes each row equally often.
-        places: int32 [num_taken]: where the first row is in the result, for each time that it is
-            taken, then the second row, and so on.
+        places: int32 [num_taken]: the indices of the first row's copies in the result, then the
+            second row's, and so on.
 
     Example:
         >>> order, position, _ = torch.ops.xla_gpu.group_rows(torch.tensor([1, 0, 1]).int(), 2)
@@ -137,9 +137,9 @@ def fused_experts(
     """Compute an MoE layer, each token by its own experts.
 
     A token's result is the sum of ``weight * down(act(gate(x), up(x)))`` over its experts. Only
-    weights of experts that tokens have are read, and no shape depends on the choice. Tokens and
-    their experts are sorted, multiplied by `grouped_linear`, and added by `grouped_linear_sum` or,
-    where autograd records, by operations with derivatives.
+    weights of chosen experts are read, and no shape depends on the choice. Tokens and their experts
+    are sorted, multiplied by `grouped_linear`, and added by `grouped_linear_sum` or, where autograd
+    records, by operations with derivatives.
 
     Args:
         x: [num_tokens, hidden], float16, bfloat16 or float32. Under torch.autocast, `x` and the
@@ -152,9 +152,9 @@ def fused_experts(
         activation: "silu", "gelu", "gelu_tanh" or "swigluoai", or a function of gate and up.
         gate_up_bias: [num_experts, 2 * inner].
         down_bias: [num_experts, hidden].
-        gate_rows: how many rows of the gate in `gate_up` are before as many of up, and so on: by
-            default all `inner`; 1 if they alternate; a divisor of `inner` if several devices share
-            the rows, so that each has both of its part.
+        gate_rows: the number of rows of the gate in `gate_up` before as many rows of up,
+            repeatedly: by default all `inner`; 1 if they alternate; a divisor of `inner` if several
+            devices share the rows, so that each device has its rows of both.
         transposed: `gate_up` is [num_experts, hidden, 2 * inner] and `down` [num_experts, inner,
             hidden].
         gate_up_scale, down_scale: float32 [num_experts, n_scales, k_scales], of weights in

@@ -1,7 +1,7 @@
 // XlaGpuGroupRows for CUDA: one kernel, a counting sort.
 //
-// A block places kThreads rows. It counts the groups of all rows itself: that
-// takes less time than another kernel.
+// A block sorts kThreads rows. Each block counts the groups of all rows itself,
+// which takes less time than another kernel.
 #include <cuda_runtime.h>
 
 #include <climits>
@@ -39,7 +39,7 @@ __device__ void SumBefore(int* counts, int size) {
 __global__ void __launch_bounds__(kThreads)
     GroupRowsKernel(const int* groups, int num_rows, int num_groups, int* order,
                     int* position, int2* ranges) {
-  // Of each group, and of the rows that are in none.
+  // Counts for each group, and for rows without a group.
   extern __shared__ int shared[];
   const int size = num_groups + 1;
   int* const first = shared;            // the rows of all groups before

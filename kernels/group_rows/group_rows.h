@@ -1,9 +1,9 @@
 // XlaGpuGroupRows: sorts rows by the numbers of their groups.
 //
-// position[row] is where a row goes, and order[position[row]] is the row. Rows
-// of a group keep their order. Group g has the positions [ranges[g][0],
-// ranges[g][1]). Rows whose number is not in [0, num_groups) are behind all
-// groups.
+// position[row] is a row's index after sorting, and order[position[row]] is the
+// row. Rows of a group keep their order. Group g has the positions
+// [ranges[g][0], ranges[g][1]). Rows whose number is not in [0, num_groups)
+// come last.
 #ifndef KERNELS_GROUP_ROWS_GROUP_ROWS_H_
 #define KERNELS_GROUP_ROWS_GROUP_ROWS_H_
 

@@ -19,8 +19,8 @@ def group_rows(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Sort rows by the numbers of their groups: ``torch.ops.xla_gpu.group_rows``.
 
-    A row keeps its place among those of its group. Rows whose number is not in
-    ``range(num_groups)`` are behind all groups. Its ranges are for `grouped_matmul`.
+    The sort is stable. Rows whose number is not in ``range(num_groups)`` come last. The ranges are
+    for `grouped_matmul`.
 
     Args:
         groups: int32 [num_rows], each row's group.
@@ -28,9 +28,8 @@ def group_rows(
 
     Returns:
         order: int32 [num_rows], the rows in the order of their groups.
-        position: int32 [num_rows], where in `order` a row is.
-        ranges: int32 [num_groups, 2]: the first position of each group, and the one behind its
-            last.
+        position: int32 [num_rows], each row's index in `order`.
+        ranges: int32 [num_groups, 2]: the begin and the end of each group in `order`.
 
     Raises:
         TypeError, ValueError: an argument has another dtype, shape or value than these.

@@ -1,6 +1,5 @@
-// The kernel for groups of few rows, a part of few.cu: what limits it is how
-// fast weights arrive, so it keeps as many as possible on their way, and little
-// else.
+// The kernel for groups of few rows, a part of few.cu. It is bound by the speed
+// of loading weights, so it keeps as many loads as possible in flight.
 #ifndef KERNELS_GROUPED_MATMUL_FEW_CUH_
 #define KERNELS_GROUPED_MATMUL_FEW_CUH_
 
@@ -25,8 +24,7 @@ inline constexpr int kDepth = kIsMx<W> ? 4 * kMxBlock : kStepBytes / 2;
 
 // The tensor cores' first operand is w: a warp multiplies 16 * kColumnParts
 // rows of it, columns of the results, by 8 * kRowParts rows of x. kDepthWarps
-// share a sum: each takes the next step. kColumnWarps have a copy of x in
-// common.
+// share a sum: each takes the next step. kColumnWarps share a copy of x.
 template <int kColumnParts_, int kRowParts_, int kColumnWarps_,
           int kDepthWarps_, int kStages_>
 struct Shape {
@@ -42,11 +40,10 @@ struct Shape {
 
 template <typename W, typename S>
 struct Memory {
-  // Each lane reads what it has copied: of each 8 rows one, or of x each
-  // eighth.
+  // Each lane reads its own copies: one of each 8 rows, or every eighth of x.
   uint4 w[S::kWarps][S::kStages][2 * S::kColumnParts][32];
   uint4 x[S::kDepthWarps][S::kStages][S::kRows][kDepth<W> / 8];
-  // Of each row the four exponents, somewhere in 8 bytes.
+  // The four exponents of each row, at any offset within 8 bytes.
   uint32_t exponents[S::kWarps][S::kStages][kIsMx<W> ? S::kWarpColumns : 1][2];
   float sums[S::kDepthWarps][S::kRows][S::kColumns + 4];
 };
@@ -84,7 +81,7 @@ __device__ inline uint32_t Word(const uint4& vector, int j) {
   return j == 0 ? vector.x : j == 1 ? vector.y : j == 2 ? vector.z : vector.w;
 }
 
-// What a lane copies next, and the rows and bytes that are left behind it.
+// The next copy of a lane, and the remaining rows and bytes.
 template <typename T>
 struct Source {
   const uint8_t* w;
@@ -98,7 +95,7 @@ struct Source {
 template <typename W, typename T, typename S>
 struct Warp {
   using Sums = float[S::kColumnParts][S::kRowParts][4];
-  // Of the 16 bytes with 8 elements of x that the threads copy at once.
+  // The pieces of 16 bytes, 8 elements, of a row of x; a thread copies one.
   static constexpr int kChunks = kDepth<W> / 8;
   static constexpr int kRowsAtOnce = 32 * S::kColumnWarps / kChunks;
 
@@ -122,13 +119,13 @@ struct Warp {
     return static_cast<int64_t>(tile.group) * arguments.n + tile.column +
            column_warp * S::kWarpColumns + row;
   }
-  // The place of 8 elements of a row of x. It keeps lanes that read MXFP4's
-  // together from using the same banks.
+  // The offset of 8 elements of a row of x, which avoids bank conflicts of
+  // lanes that read MXFP4's together.
   __device__ static int Place(int row, int chunk) {
     return kIsMx<W> ? chunk ^ (chunk >> 3 | row % 2 << 1) : chunk;
   }
 
-  // Waits for the warps that have a copy of x in common.
+  // Waits for the warps that share a copy of x.
   __device__ void Sync() const {
     if constexpr (S::kColumnWarps == 1) {
       __syncwarp();
@@ -161,8 +158,8 @@ struct Warp {
     return source;
   }
 
-  // Starts the copies of a step. Rows behind the tile's last ones keep what the
-  // memory has, which is part of no result.
+  // Starts the copies of a step. Rows behind the tile's last ones stay
+  // uninitialized, and are part of no result.
   __device__ void Load(Source<T>& source, int slot) const {
     const bool exists = source.at < row_bytes;
     const uint32_t w =
@@ -203,7 +200,7 @@ struct Warp {
     source.at += S::kDepthWarps * kStepBytes;
   }
 
-  // Where the exponents of a tile's rows begin in the words that have them.
+  // The offset of a tile's exponents in the words that contain them.
   __device__ int Remainder(const Tile& tile) const {
     return static_cast<int>(RowOfW(tile, lane / 4) * blocks % 4);
   }

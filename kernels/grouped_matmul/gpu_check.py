@@ -156,7 +156,7 @@ def check_sums(library: KernelLibrary, dtype: torch.dtype, n: int) -> bool:
     return bool(error <= 2 * LIMITS[dtype])
 
 
-# Of w's scales along n and k, for these sizes.
+# The numbers of w's scales along n and k, for these sizes.
 SCALES: dict[str, Callable[[int, int], tuple[int, int]]] = {
     "tensor": lambda n, k: (1, 1),
     "channels": lambda n, k: (n, 1),

@@ -24,9 +24,9 @@ namespace {
 //   mma       16 bits    8.0 and later  multiples of 8      multiples of 16
 //   simple    all        all            all                 all
 //
-// few serves kLinear where IsOfFewRows says so. Of operands with scales, k is a
-// multiple of 16 for sm90, and few and mma serve none; nor does sm90 if they
-// have a scale for each n, and for blocks along k. With w in MXFP4, few and
+// few serves kLinear if IsOfFewRows is true. For operands with scales, sm90
+// needs k to be a multiple of 16, and does not serve scales for each n and for
+// blocks along k; few and mma serve no such operands. With w in MXFP4, few and
 // sm90 serve bfloat16.
 enum class Variant { kFew, kSm90, kMma, kSimple };
 
@@ -35,7 +35,7 @@ Variant ChooseVariant(const Device& device, Product product, DType dtype,
   const auto is_aligned = [](const void* data) {
     return reinterpret_cast<uintptr_t>(data) % 16 == 0;
   };
-  // Of the dimensions, the one that is the number of rows may be odd.
+  // The dimension that is the number of rows may be odd.
   const int inner = product == Product::kOuter ? arguments.m : arguments.k;
   const Scales& scales = arguments.scales;
   const bool is_scaled = scales.a != nullptr;

@@ -1,8 +1,8 @@
 // The kernels for Hopper: a warp copies the operands' tiles by the copy engine,
 // and two warpgroups multiply them.
 //
-// Blocks stay and take one tile after another, so that the copies of the next
-// tile run while the results of one are written.
+// Blocks are persistent: the copies of the next tile run while the results of
+// one are written.
 #include <cuda.h>
 #include <cuda_fp8.h>
 
@@ -26,8 +26,8 @@ template <typename T>
 constexpr bool kIsScaled = std::is_same_v<T, __nv_fp8_e4m3>;
 template <typename T>
 constexpr bool kIsMx = std::is_same_v<T, Mx>;
-// Of a stage: 128 bytes of each row, of fp8 the elements with a scale in
-// common.
+// The depth of a stage: 128 bytes of each row, in fp8 the elements that share a
+// scale.
 template <typename T>
 constexpr int kDepth = kIsScaled<T> ? 128 : 64;
 static_assert(kDepth<__nv_fp8_e4m3> == kScaleBlock);
@@ -65,8 +65,8 @@ struct Shape {
   }
 };
 
-// Many rows of each group; some, with a short sum; and few, where what counts
-// is how much of the weights is on its way.
+// For many rows of each group; for some, with a short sum; and for few, where
+// the number of weight loads in flight limits the speed.
 using Large = Shape<128, 256, 4, 1>;
 using Medium = Shape<64, 256, 5, 1>;
 using Small = Shape<64, 128, 4, 2>;
@@ -75,7 +75,8 @@ using LargeScaled = Shape<128, 128, 6, 1>;
 using SmallMx = Shape<64, 128, 6, 2, true>;
 using LargeMx = Shape<128, 128, 8, 1, true>;
 
-// Of a thread of three warpgroups, which redistribute those they start with.
+// Registers per thread of three warpgroups, which redistribute their initial
+// ones.
 template <typename S>
 struct Registers {
   static constexpr int kAtFirst = 65536 / (kThreads * S::kBlocks) / 8 * 8;
@@ -167,7 +168,8 @@ __device__ void MultiplyStage(float (&sums)[n], uint64_t a, uint64_t b) {
     } else if constexpr (kProduct == Product::kMatmul) {
       WgmmaTransposed<T>(sums, a + (i * 32 >> 4), b + (i * 2048 >> 4), true);
     } else {
-      // Of fp8, the tensor cores' sums are short: each stage has its own.
+      // In fp8, the tensor cores' sums have few bits, so each stage has its
+      // own.
       Wgmma<T>(sums, a + (i * 32 >> 4), b + (i * 32 >> 4),
                !kIsScaled<T> || i > 0);
     }
@@ -289,7 +291,7 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
           sums[i] += factors[i / 2 % 2] * products[i];
         }
       } else if constexpr (kIsMx<In>) {
-        // While the tensor cores multiply the stage before.
+        // This runs while the tensor cores multiply the previous stage.
         const int row = threadIdx.x / 2;
         uint8_t(&converted)[S::kColumns * 128] = shared.converted[stage % 2];
         Convert(

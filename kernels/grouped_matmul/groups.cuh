@@ -36,13 +36,13 @@ struct Scales {
   }
 };
 
-// In the place of the operands' dtype: that of the results for a, and MXFP4 for
-// b, which XlaGpuMxGroupedLinear converts.
+// Replaces the operands' dtype: that of the results for a, and MXFP4 for b,
+// which XlaGpuMxGroupedLinear converts.
 struct Mx {};
 
-// The product of a group is m x k by k x n. Of kMatmul and kLinear, m is the
-// group's number of rows: `m` is the number of all rows. Of kOuter, k is:
-// `k` is the number of all rows.
+// The product of a group is m x k by k x n. For kMatmul and kLinear, m is the
+// group's number of rows, and `m` the number of all rows; for kOuter, the same
+// holds for k and `k`.
 struct Arguments {
   const void* a;       // [m, k], or of kOuter [k, m]
   const void* b;       // [groups, k, n], of kLinear [groups, n, k], or [k, n]
@@ -158,8 +158,8 @@ struct Tile {
   int group, row, row_end, column, k_begin, k_end;
 };
 
-// The number of tiles, or about the largest number where the device alone knows
-// the groups.
+// The number of tiles, or a close upper bound if only the device knows the
+// groups.
 template <Product kProduct>
 __host__ __device__ inline int64_t MaxTiles(const Arguments& arguments,
                                             int tile_rows, int tile_columns) {

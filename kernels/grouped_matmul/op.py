@@ -22,7 +22,7 @@ __all__ = [
 
 SCALE_BLOCK = 128  # elements with a scale in common
 
-# x and w, or x and y.
+# The operands x and w, or x and y.
 _Gradient = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -168,7 +168,7 @@ def group_ranges(sizes: torch.Tensor) -> torch.Tensor:
         sizes: [num_groups], integers: each group's number of rows.
 
     Returns:
-        int32 [num_groups, 2]: each group's first row, and the one behind its last.
+        int32 [num_groups, 2]: the begin and the end of each group's rows.
 
     Example:
         >>> group_ranges(torch.tensor([2, 0, 3]))
@@ -184,9 +184,9 @@ def grouped_matmul(x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor) -> to
     """Multiply groups of rows by matrices of their own: ``torch.ops.xla_gpu.grouped_matmul``.
 
     Group g has the rows ``ranges[g, 0] <= row < ranges[g, 1]``, and its results are
-    ``x[begin:end] @ w[g]``, with sums in float32. Rows of no group are zeros, whatever is in `x`.
-    Only the device reads `ranges`; only matrices of groups that have rows are read. It computes
-    what ``torch._grouped_mm`` and ``jax.lax.ragged_dot`` do.
+    ``x[begin:end] @ w[g]``, with sums in float32. Rows of no group are zeros, whatever `x`
+    contains. Only the device reads `ranges`, and only matrices of groups that have rows are read.
+    ``torch._grouped_mm`` and ``jax.lax.ragged_dot`` compute the same.
 
     Ranges ascend and are disjoint. If they are not, or are no rows of `x`, they are clipped: a row
     in several ranges is in the first one, and a range before the end of an earlier one is empty.

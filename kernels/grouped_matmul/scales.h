@@ -4,7 +4,7 @@
 
 namespace torch_xla_ext::grouped_matmul {
 
-// Elements with a scale in common.
+// The number of elements that share a scale.
 inline constexpr int kScaleBlock = 128;
 inline constexpr int kMxBlock = 32;
 

@@ -231,14 +231,13 @@ def rope_kv_pages_update(
         qkv: [num_tokens, shards, heads, head_dim], float16, bfloat16 or float32: of each shard the
             heads of the query, then of the keys, then of the values. Without shards it is 1. Shards
             follow one another in `kv_pages` and in the result, and devices may divide them.
-        positions: [num_tokens], of the dtype of `slot_mapping`. Those that `cos_sin` does not
-            have are taken for its first or last.
+        positions: [num_tokens], of the dtype of `slot_mapping`; clamped to those of `cos_sin`.
         slot_mapping, k_scale, v_scale: as in `kv_pages_update`.
         cos_sin: [num_positions, rotary_dim], of the dtype of `qkv`: the cosines of a position's
             angles, then their sines. rotary_dim is even, and at most head_dim.
         kv_pages: [num_pages, page_size, 2 * num_kv_heads, head_dim], as in `kv_pages_update`.
         query_norm, key_norm: [head_dim], of the dtype of `qkv`: the weights of the norms.
-        norm_epsilon: what the norms add to the mean.
+        norm_epsilon: the number that the norms add to the mean.
         norm_adds_one: whether they add 1 to the weights.
 
     Returns:

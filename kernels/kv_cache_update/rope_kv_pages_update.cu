@@ -45,7 +45,7 @@ struct RopeArgs {
   Scale value_scale;
 };
 
-// x * cos - y * sin and y * cos + x * sin. The scale is of no effect, since T
+// x * cos - y * sin and y * cos + x * sin. The scale has no effect, because T
 // is not F8E4M3FN.
 template <typename T, int kCount>
 __device__ void Rotate(const Vector<T, kCount>& cos,
@@ -84,8 +84,8 @@ __device__ float SumOfSquares(const Vector<T, kCount>& x) {
   return sum;
 }
 
-// What the RMS norm makes of x, if `factor` is that of x's head. The scale is
-// of no effect, as in Rotate.
+// The RMS norm of x, if `factor` is that of x's head. The scale has no effect,
+// as in Rotate.
 template <typename T, int kCount>
 __device__ void Normalize(const Vector<T, kCount>& weight, float factor,
                           bool adds_one, const Scale& scale,

@@ -1,4 +1,4 @@
-// Slots and positions, which are of either integer dtype.
+// Slots and positions, of either integer dtype.
 #ifndef KERNELS_KV_CACHE_UPDATE_SLOTS_CUH_
 #define KERNELS_KV_CACHE_UPDATE_SLOTS_CUH_
 

@@ -46,14 +46,14 @@ def _merge(
     base = torch.where(largest == float("-inf"), 0, largest)
     weight_a, weight_b = torch.exp(lse_a - base), torch.exp(lse_b - base)
     total = weight_a + weight_b
-    # Where neither has a token, both outputs are zeros, and their weights, too.
+    # If neither has a token, both outputs and their weights are zeros.
     divisor = torch.where(total == 0, 1, total)
     merged = output_a.float() * (weight_a / divisor).unsqueeze(-1)
     merged = merged + output_b.float() * (weight_b / divisor).unsqueeze(-1)
     return merged.to(output_a.dtype), base + torch.log(total)
 
 
-# XLA makes one kernel of these operations: there is nothing to gain by one of our own.
+# XLA fuses these operations into one kernel, so a hand-written one would gain nothing.
 _LIBRARY = torch.library.Library("xla_gpu", "FRAGMENT")
 _LIBRARY.define(
     "merge_attention_states(Tensor output_a, Tensor lse_a, Tensor output_b, Tensor lse_b)"

@@ -178,7 +178,7 @@ def check(library: KernelLibrary, inputs: Inputs) -> torch.Tensor:
     out, (expected, expected_lse) = inputs.run(library), inputs.reference_with_lse()
     error = relative_error(out, expected)
     assert error <= TOLERANCE[inputs.case.dtype], (error, inputs.case)
-    # Each row, not only their norm: a wrong head or sequence must not drown.
+    # Each row, not only their norm, which would hide a wrong head or sequence.
     rows = (out.double() - expected).norm(dim=-1)
     limits = 4 * TOLERANCE[inputs.case.dtype] * expected.norm(dim=-1)
     assert (rows <= limits).all(), (rows / limits, inputs.case)
@@ -278,7 +278,7 @@ def test_one_long_context(library: KernelLibrary, cache: torch.dtype | None) -> 
 
 @pytest.mark.parametrize("contexts", [[700], [700, 5000, 3] * 8])
 def test_inputs_of_the_kernel_before(library: KernelLibrary, contexts: list[int]) -> None:
-    """The kernels may be started before what is in front of them on the stream has ended."""
+    """The kernels may start before earlier work on the stream has ended."""
     inputs, others = (Inputs(Case(contexts, num_kv_heads=4), seed) for seed in (0, 1))
     others.keys, others.values = (
         t[torch.randperm(len(t), device="cuda")].nan_to_num() for t in (inputs.keys, inputs.values)

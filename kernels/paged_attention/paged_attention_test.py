@@ -113,7 +113,9 @@ def test_options_against_float64(
 
 
 @for_each_dtype
-def test_what_is_in_front_of_the_window(device: torch.device, dtype: torch.dtype) -> None:
+def test_tokens_before_the_window_may_have_any_value(
+    device: torch.device, dtype: torch.dtype
+) -> None:
     """Tokens that the query does not see may be anything, as those behind the context."""
     pages = Pages.random([200, 33], 2, 64, 16, dtype)
     for table, length in zip(pages.tables, pages.lengths, strict=True):

@@ -12,7 +12,7 @@ __all__ = ["quantize_inputs", "quantize_rows"]
 TARGET = "XlaGpuQuantizeRows"
 BLOCK = 128  # elements with a scale in common
 _LARGEST = torch.finfo(torch.float8_e4m3fn).max
-# vLLM's, of rows and of blocks.
+# vLLM's least scales of rows and of blocks.
 _LEAST_SCALES = 1 / (_LARGEST * 512), 1e-10 / _LARGEST
 
 
@@ -38,13 +38,13 @@ def quantize_rows(x: torch.Tensor, least_scale: float) -> tuple[torch.Tensor, to
     """Round a matrix to 8-bit floats for `torch._scaled_mm`: ``torch.ops.xla_gpu.quantize_rows``.
 
     The scale of a row is ``max(row.abs().max() / 448, least_scale)``, and its elements become
-    ``row * (1 / scale)``, rounded to nearest even and saturated at 448. It computes what vLLM's
-    ``dynamic_per_token_scaled_fp8_quant`` does on CUDA, in one kernel: the same formula in PyTorch
-    operations is some 30 operations to XLA, for each layer of a model. It has no derivatives.
+    ``row * (1 / scale)``, rounded to nearest even and saturated at 448. It is the formula of vLLM's
+    ``dynamic_per_token_scaled_fp8_quant``, in one kernel: in PyTorch operations it is some 30
+    operations of XLA for each layer of a model. It has no derivatives.
 
     Args:
         x: [num_rows, num_columns], float16, bfloat16 or float32.
-        least_scale: of rows with small numbers, and of zeros.
+        least_scale: the lower bound of scales, for rows of small numbers or zeros.
 
     Returns:
         The numbers, float8_e4m3fn [num_rows, num_columns], and their scales, float32 [num_rows]. A

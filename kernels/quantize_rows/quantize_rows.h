@@ -1,7 +1,7 @@
 // XlaGpuQuantizeRows: rounds the rows of a matrix to F8E4M3FN, each with a
 // scale of its own.
 //
-// The scale of a row is its largest size divided by 448, but at least
+// The scale of a row is its largest absolute value divided by 448, but at least
 // least_scale. Elements become x * (1 / scale), rounded to nearest even and
 // saturated at ±448, as in vLLM's dynamic_per_token_scaled_fp8_quant. The scale
 // of a row with a NaN is NaN.

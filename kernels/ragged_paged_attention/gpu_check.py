@@ -62,7 +62,7 @@ class Kernel:
         workspace: torch.Tensor,
         lse: torch.Tensor | None = None,
     ) -> Callable:
-        """Return the same with given results; without `lse`, it is not asked for."""
+        """Return the same with given results; without `lse`, the call does not compute it."""
         if lse is None:
             lse = torch.empty(0, out.shape[1], device=out.device)
         arrays = batch.arrays() | {"out": out, "lse": lse, "workspace": workspace}
@@ -76,7 +76,7 @@ class Kernel:
 def check(kernel: Kernel, text: str, batch: Batch, workspace_size: int) -> float:
     """Return the relative error; raise if it is too large or a second run differs.
 
-    The second run is asked for the logarithms of the softmax's denominators, too.
+    The second run also computes the logarithms of the softmax's denominators.
     """
     call, first = kernel.bind(batch, workspace_size)
     call()
@@ -168,8 +168,8 @@ def run_small(kernel: Kernel, count: int, seed: int) -> None:
 def check_garbage(kernel: Kernel, count: int, seed: int) -> list[str]:
     """Check that meaningless device data makes no kernel write outside the results.
 
-    What is in `out` is not defined where cu_q_lens decreases. For what is read outside, run it
-    under compute-sanitizer.
+    `out` is undefined where cu_q_lens decreases. Run this under compute-sanitizer to find reads out
+    of bounds.
     """
     rng = random.Random(seed)
     faults = []
@@ -241,7 +241,7 @@ def check_capture(kernel: Kernel, cache_dtype: torch.dtype) -> list[str]:
 def milliseconds(variants: dict[str, list[Callable]], rounds: int = 9) -> dict[str, float]:
     """Return medians of the GPU time of one call, back to back, inputs in rotation.
 
-    The variants take turns, for the clock of a GPU at its power limit moves.
+    The variants alternate, because the clock of a GPU at its power limit changes.
     """
     times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds + 1):  # the first one warms up
@@ -259,7 +259,7 @@ def milliseconds(variants: dict[str, list[Callable]], rounds: int = 9) -> dict[s
 
 F8_CACHE = {"cache_dtype": F8, "k_scale": 0.7}
 F8_ALL = F8_CACHE | {"q_is_float8": True}
-GENERIC = {"page_size": 24}  # which the Hopper kernel does not do
+GENERIC = {"page_size": 24}  # not supported by the Hopper kernel
 # The lengths of queries and contexts, and options of make_batch.
 CASES = {
     "prefill 1 x 8192": ([8192], [8192], {}),

@@ -10,8 +10,8 @@ __all__ = ["ragged_paged_attention"]
 
 TARGET = "XlaGpuRaggedPagedAttention"
 _NAME = "xla_gpu::ragged_paged_attention"
-# A masked token's logit, in upstream's kernel. One of at most this has the probability 0 beside any
-# sensible logit, which is what leaving the token out gives.
+# The largest accepted logit of masked tokens in upstream's kernel: its probability is 0 beside any
+# sensible logit, as if the token was left out.
 _MAX_MASK_VALUE = torch.finfo(torch.float16).min
 
 
@@ -156,9 +156,9 @@ def ragged_paged_attention(
         return_lse: whether to also return the logarithm of the softmax's denominator.
         q_scale: the factor of the elements of a float8_e4m3fn `q`: a number, or float32
             [num_q_heads], which rounds `q` to bfloat16 once more.
-        max_q_len: a promise that no sequence has more rows in `q`, by which kernels are left out:
-            1 where all sequences decode. The rows of sequences with more are undefined. None if
-            nothing is known.
+        max_q_len: a promise that no sequence has more rows in `q`, which saves launches of kernels:
+            1 if all sequences decode. The rows of sequences with more are undefined. None promises
+            nothing.
 
     Returns:
         The attended values, with the shape and dtype of `q`; bfloat16 for float8_e4m3fn. With
@@ -184,7 +184,7 @@ def ragged_paged_attention(
         >>> out[4:].any().item()
         False
     """
-    # With one factor for each head, the query's elements are other numbers.
+    # With one factor for each head, the query's elements are no longer float8 values.
     q_is_float8 = (
         q is not None
         and q.dtype == _paged.QUANTIZED_DTYPE

@@ -233,7 +233,7 @@ def test_a_mask_that_hides_everything(device: torch.device, dtype: torch.dtype) 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("q_lens", [[1, 1], [7, 40]], ids=str)
-def test_what_is_in_front_of_the_window(
+def test_tokens_before_the_window_may_have_any_value(
     device: torch.device, q_lens: list[int], head_dim: int
 ) -> None:
     """Tokens that no row sees may be anything, as those behind the context."""

@@ -10,7 +10,7 @@ __all__ = ["simple_add"]
 def _vmap(
     info: VmapInfo, in_dims: tuple[int | None, int | None], *operands: torch.Tensor
 ) -> tuple[torch.Tensor, int]:
-    """Add all examples in one call: addition knows nothing of dimensions."""
+    """Add all examples in one call: addition does not depend on dimensions."""
 
     def batched(x: torch.Tensor, dim: int | None) -> torch.Tensor:
         if dim is None:
@@ -30,7 +30,7 @@ _operator = define_operator(
     sharding_rule="..., ... -> ...",
 )
 
-# What debug.use_reference computes instead of the kernel.
+# debug.use_reference computes this instead of the kernel.
 register_reference("XlaGpuSimpleAdd", lambda inputs, outputs, attributes: [inputs[0] + inputs[1]])
 
 

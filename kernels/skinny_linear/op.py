@@ -23,8 +23,7 @@ define_operator(
 def skinny_linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """Multiply a few rows by weights: ``torch.ops.xla_gpu.skinny_linear``.
 
-    The same as ``torch.nn.functional.linear(x, w)``, at the speed at which a GPU's memory delivers
-    the weights.
+    The same as ``torch.nn.functional.linear(x, w)``, at the speed of the GPU's memory.
 
     Args:
         x: float16 or bfloat16 [rows, k]: 1 to 16 rows, and k is a multiple of 8.

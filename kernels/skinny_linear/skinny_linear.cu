@@ -1,12 +1,12 @@
 // XlaGpuSkinnyLinear and XlaGpuSkinnySwiglu for CUDA: one kernel.
 //
-// What counts is that the weights arrive at the memory's speed. A block takes
-// 16 rows of weights, which are the left operand of the tensor cores' product;
-// the at most 16 rows of x are the right one. Its warps share k, and add their
-// sums in order. Threads load 16 bytes of a row straight into registers, a
-// round ahead: a product is a sum over k in any order, so a thread's 8 elements
-// may stand for those that an operand has at two places. In a round a warp
-// reads 256 bytes of each row, which are together in the memory.
+// The goal is to load weights at the memory's speed. A block takes 16 rows of
+// weights, which are the left operand of the tensor cores' product; the rows of
+// x, at most 16, are the right one. Its warps share k, and add their sums in
+// order. Threads load 16 bytes of a row straight into registers, a round ahead:
+// a product is a sum over k in any order, so a thread's 8 elements may be used
+// as any elements of the operands. In a round a warp reads 256 bytes of each
+// row, which are together in the memory.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -35,7 +35,7 @@ struct Arguments {
   int rows, groups, n, k;
 };
 
-// Weights are read once in a step: they need no place in the L1 cache.
+// Weights are read once in a step, so they need not be cached in L1.
 __device__ inline uint4 LoadOnce(const void* from) {
   uint4 data;
   asm volatile(
@@ -45,8 +45,8 @@ __device__ inline uint4 LoadOnce(const void* from) {
   return data;
 }
 
-// kColumns are rows of x, a multiple of 8. Of a gated product the tile has 8
-// rows of gate, then the same ones of up.
+// kColumns are rows of x, a multiple of 8. For a gated product the tile has 8
+// rows of gate, then the same rows of up.
 template <typename T, int kColumns, bool kIsGated>
 __global__ void __launch_bounds__(kThreads, kColumns == 8 ? 3 : 2)
     SkinnyLinearKernel(const __grid_constant__ Arguments arguments) {

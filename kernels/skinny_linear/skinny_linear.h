@@ -5,7 +5,7 @@
 //   XlaGpuSkinnySwiglu: of each group g, gate = x * transpose(w[g][0]),
 //     up = x * transpose(w[g][1]), and out[:, g] = gate / (1 + exp(-gate)) * up
 //
-// Sums, and what follows them, are in float; results are rounded once.
+// All is computed in float; results are rounded once.
 #ifndef KERNELS_SKINNY_LINEAR_SKINNY_LINEAR_H_
 #define KERNELS_SKINNY_LINEAR_SKINNY_LINEAR_H_
 

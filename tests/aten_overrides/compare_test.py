@@ -83,6 +83,6 @@ def test_larger_tolerance() -> None:
     assert difference(numbers(1.001), numbers(1), factor=20) is None
 
 
-def test_scale_of_what_was_added_up() -> None:
+def test_tolerance_scales_with_the_summands() -> None:
     assert difference(numbers(1e-6), numbers(0)) is not None
     assert difference(numbers(1e-6), numbers(0), scale=1.0) is None

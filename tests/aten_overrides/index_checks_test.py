@@ -72,7 +72,7 @@ def test_an_index_out_of_range_is_an_error(call: str) -> None:
     function()  # and not outside of the context
 
 
-def test_the_place_is_named() -> None:
+def test_the_error_names_the_position() -> None:
     with check_indices(), pytest.raises(IndexError, match=r"at \[1, 1\] of the indices; 2 of 6 "):
         functional.embedding(_at(0, 1, 2, 0, -1, 9).view(2, 3), _x())
 
@@ -105,7 +105,7 @@ def test_calls_inside_of_modules() -> None:
     assert table.weight.grad.cpu().tolist() == [[1, 1], [0, 0], [1, 1]]
 
 
-def test_what_stands_in_brackets() -> None:
+def test_subscripts() -> None:
     x = torch.zeros(2, 3, 4, 5, device="xla")
     mask = torch.ones(2, 3, dtype=torch.bool, device="xla")
     right = [

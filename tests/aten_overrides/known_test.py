@@ -54,7 +54,7 @@ def test_update_keeps_reasons() -> None:
     }
 
 
-def test_what_varies_may_be_right(tmp_path: Path) -> None:
+def test_varying_faults_may_pass(tmp_path: Path) -> None:
     faults = {ADD: {0: Fault("wrong", "It adds one.", varies=True), 1: WRONG}}
     known.write(faults, tmp_path / "faults.toml")
     assert known.read(tmp_path / "faults.toml") == faults

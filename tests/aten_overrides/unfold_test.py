@@ -54,7 +54,7 @@ def test_windows_that_overlap_cannot_be_written_to() -> None:
     assert torch.equal((torch.ones(3, device="xla") + 1).cpu(), torch.full((3,), 2.0))
 
 
-def test_other_devices_have_what_pytorch_does() -> None:
+def test_other_devices_keep_pytorchs_kernel() -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         return x.unfold(0, 2, 2) * 2
 

@@ -292,7 +292,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_a_call_that_is_right(name: str) -> None:
+def test_a_right_call_is_accepted(name: str) -> None:
     x = torch.arange(9.0).view(3, 3)
     result = ACCEPTED[name](x.to("xla"), "xla")
     torch.testing.assert_close(result.cpu(), ACCEPTED[name](x, "cpu"), equal_nan=True)

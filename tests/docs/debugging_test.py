@@ -4,7 +4,7 @@ import doctest
 from pathlib import Path
 
 
-def test_sessions_give_what_the_page_shows() -> None:
+def test_sessions_print_the_pages_output() -> None:
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     page = Path("docs/debugging.md").absolute()
     result = doctest.testfile(str(page), module_relative=False, optionflags=options)

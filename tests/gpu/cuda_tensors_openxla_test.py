@@ -108,7 +108,7 @@ class TestStreams:
             assert host < 0.02
             torch.testing.assert_close((result * 2).cpu(), (values * b.cpu() + 1) * 2)
 
-    def test_what_comes_after_waits_for_a_long_program(self) -> None:
+    def test_later_work_waits_for_a_long_program(self) -> None:
         """Long for XLA: a chain of products."""
 
         def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

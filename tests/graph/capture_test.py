@@ -359,7 +359,7 @@ def test_methods_and_copies() -> None:
     assert copy.copy(one.total) is not one.total
 
 
-def test_log_says_what_is_written_in_place(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_counts_inputs_written_in_place(caplog: pytest.LogCaptureFixture) -> None:
     weight, cache = on_device(3), on_device(3, seed=1)
 
     @capture

@@ -355,7 +355,7 @@ def test_an_error_of_a_step_that_the_calling_thread_starts() -> None:
         assert good().tolist() == [count] * 4
 
 
-def test_a_failed_launch_takes_back_those_behind_it() -> None:
+def test_a_failed_launch_cancels_queued_ones() -> None:
     """The state of another step keeps its value; the error is reported once."""
     state, other = counter(), counter()
     good = capture(lambda: other.add_(1).clone(), verify=0)

@@ -34,7 +34,7 @@ def test_value_that_only_uncompiled_code_reads() -> None:
     assert step.num_captures == 1
 
 
-def test_code_that_reads_nothing_is_not_told_that_it_is_compiled() -> None:
+def test_is_compiling_is_false_without_a_read() -> None:
     asked = []
 
     def function(x: Tensor) -> Tensor:

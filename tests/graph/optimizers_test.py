@@ -168,7 +168,7 @@ def test_stored_and_loaded(location: Any, kind: Any) -> None:
         (torch.optim.RMSprop, {"capturable": True}, "square_avg"),
     ],
 )
-def test_what_is_on_the_wrong_device(kind: Any, options: dict[str, Any], name: str) -> None:
+def test_state_on_the_wrong_device_is_named(kind: Any, options: dict[str, Any], name: str) -> None:
     model = nn.Linear(4, 4)
     optimizer = kind(model.parameters(), lr=0.1, **options)
     model(torch.ones(2, 4)).sum().backward()

@@ -115,7 +115,9 @@ def test_random_numbers(mesh: xs.Mesh) -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_what_does_not_grow_with_the_state(mesh: xs.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replays_work_does_not_grow_with_the_state(
+    mesh: xs.Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A replay reads shardings of its arguments only, and runs no program for a batch."""
     specs = [("x", None), (None, None), (None, "x")]
     states = [sharded(torch.full((4, 4), float(i)), mesh, specs[i % 3]) for i in range(30)]

@@ -70,7 +70,7 @@ def test_none_after_the_last_one() -> None:
     assert function.runs[0] == 11
 
 
-def test_a_trace_takes_the_place_of_a_call() -> None:
+def test_a_trace_replaces_a_call() -> None:
     """State is written once, random numbers are drawn once, and gradients are those of one call."""
     total, weight = device(0), torch.nn.Parameter(device(1))
 
@@ -152,7 +152,7 @@ def result(x: Tensor, run: int) -> Any:
         (result, r"the result\[1\] was 1 and is 2"),
     ],
 )
-def test_what_is_another(
+def test_differences_between_programs(
     function: Callable[..., Any], text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = array.array("i", [0])
@@ -266,7 +266,9 @@ def file_on_disk(folder: Path) -> tuple:
         file_on_disk,
     ],
 )
-def test_what_stays_unseen_until_the_next_trace(make: Callable[..., tuple], tmp_path: Path) -> None:
+def test_changes_that_only_the_next_trace_detects(
+    make: Callable[..., tuple], tmp_path: Path
+) -> None:
     """Stale until the next call that is traced, which raises."""
     step, change = make(tmp_path) if make is file_on_disk else make()
     captured = capture(step)

@@ -96,7 +96,7 @@ def test_several_calls_print(device: torch.device) -> None:
     assert repr(debug.custom_calls(x + 1)) == "no custom calls"
 
 
-def test_reference_takes_the_kernels_place(device: torch.device) -> None:
+def test_reference_replaces_the_kernel(device: torch.device) -> None:
     debug.register_reference("TestIncrement", lambda inputs, outputs, attributes: [inputs[0] + 10])
     with debug.use_reference("TestIncrement"):
         assert increment(device).cpu()[0, 0] == 10

@@ -127,7 +127,7 @@ def test_in_place(device: torch.device) -> None:
         assert torch.equal(given.cpu(), expected)
 
 
-def test_what_xla_is_told(device: torch.device) -> None:
+def test_layouts_in_the_hlo(device: torch.device) -> None:
     x, y = torch.zeros(3, 5, device=device), torch.zeros(5, 3, device=device)
     (line,) = custom_call_lines(*ops.add(x, y))
     assert "operand_layout_constraints={f32[3,5]{0,1}, f32[5,3]{1,0}}" in line

@@ -287,7 +287,7 @@ def test_another_function_takes_effect(device: torch.device) -> None:
     assert "TestCopy in " in target.function
 
 
-def test_a_kernels_schema_goes_and_comes_with_its_function(device: torch.device) -> None:
+def test_a_kernels_schema_follows_its_function(device: torch.device) -> None:
     x = torch.tensor([7.0]).to(device)
     register_kernel("TestTimes3", TWIN.with_name(TWIN.name.replace("2", "3")))
     text = schema("TestTimes3").text

@@ -97,7 +97,7 @@ def text_of(value: float) -> str:
 
 
 @given(st.lists(sizes, max_size=5), st.booleans(), parameters)
-def test_what_python_packs_the_kernel_reads(
+def test_the_kernel_reads_pythons_payload(
     row: list[int], optional: bool, values: Mapping[str, float]
 ) -> None:
     given_arrays = arrays(row, optional=optional)
@@ -377,11 +377,11 @@ SEED_FILES: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", SEED_FILES)
-def test_seed_of_the_fuzz_target_is_what_is_packed_now(name: str) -> None:
+def test_seed_of_the_fuzz_target_is_a_current_payload(name: str) -> None:
     check_golden(SEEDS / f"{name}.bin", SEED_FILES[name]())
 
 
 @pytest.mark.parametrize("payload", [b"", b"\1", b"\2" * 100], ids=repr)
-def test_unpack_what_is_no_untyped_payload(payload: bytes) -> None:
+def test_unpack_refuses_other_bytes(payload: bytes) -> None:
     with pytest.raises(ValueError, match="TestGather: not an untyped payload of this kernel"):
         untyped_payload.unpack(SCHEMA, payload)

@@ -110,7 +110,7 @@ def test_a_folder(tmp_path: Path, device: torch.device) -> None:
     assert torch_xla_ext.load_kernels(tmp_path / "build" / f"torch{TORCH}-cxx11-{CPU}") is kernel
 
 
-def test_what_a_folder_lacks(tmp_path: Path) -> None:
+def test_errors_name_what_a_folder_lacks(tmp_path: Path) -> None:
     with pytest.raises(ImportError, match="has no builds"):
         torch_xla_ext.load_kernels(tmp_path)
     build(tmp_path, "torch27-cxx11-cpu-x86_64-linux", "_activation_4")
@@ -210,7 +210,7 @@ def test_flashinfer(library: Path, device: torch.device, monkeypatch: pytest.Mon
     torch.testing.assert_close(y.cpu().float(), expected, rtol=1e-2, atol=1e-2)
     with pytest.raises(ValueError, match=r"\(weight\): expected dimension 0 to be 64 but got 63"):
         kernel.rmsnorm(x.to(device), weight[:63].to(device))
-    with pytest.raises(ValueError, match="FlashInfer's sampling is not known here, but of rmsnorm"):
+    with pytest.raises(ValueError, match="FlashInfer's sampling is not known; known are rmsnorm"):
         torch_xla_ext.load_kernels("flashinfer", names=["sampling"])
 
 

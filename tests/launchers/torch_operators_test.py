@@ -73,7 +73,7 @@ def test_numbers_promote_as_on_the_cpu(dtype: torch.dtype, number: float) -> Non
     assert torch.equal(result.cpu(), expected)
 
 
-def test_numbers_of_one_type_are_told_apart(device: torch.device) -> None:
+def test_numbers_of_one_type_are_distinguished(device: torch.device) -> None:
     register("aten::mul.Tensor")
     x = torch.randn(3)
     for number in (2, 3, 2.5, 3.5, True, -0.0):
@@ -172,7 +172,7 @@ def test_errors_of_the_operator_have_its_text(device: torch.device) -> None:
         ("aten::size.int", "it neither returns a tensor nor writes to one"),
     ],
 )
-def test_what_cannot_work_is_refused_with_the_reason(name: str, reason: str) -> None:
+def test_unsupported_operators_are_refused_with_the_reason(name: str, reason: str) -> None:
     with pytest.raises(NotImplementedError, match=reason):
         register(name)
 

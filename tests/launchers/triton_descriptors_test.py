@@ -167,7 +167,7 @@ def test_a_saved_kernel(
 
 
 @pytest.mark.usefixtures("on_a_gpu")
-def test_what_is_refused(x: Tensor, device: torch.device) -> None:
+def test_wrong_descriptors_are_refused(x: Tensor, device: torch.device) -> None:
     kernel, on_device = compiled(90, x), x.to(device)
 
     def call(source: object) -> None:

@@ -125,7 +125,7 @@ def test_a_launch_as_helions(x: Tensor, device: torch.device) -> None:
 @pytest.mark.skipif(
     triton.__version__.split(".") >= ["3", "5"], reason="torch 2.8 analyses kernels of Triton 3.4"
 )
-def test_torch_can_tell_what_a_kernel_writes() -> None:
+def test_torch_finds_the_tensors_that_a_kernel_writes() -> None:
     from torch._higher_order_ops.triton_kernel_wrap import identify_mutated_tensors
 
     a = torch.empty(2)
@@ -144,7 +144,7 @@ def test_either_is_imported_first(order: str) -> None:
     assert result.stdout.splitlines() == ["torch_xla_ext.launchers.triton.launch_hooks"] * 2
 
 
-def test_what_is_refused(x: Tensor, device: torch.device) -> None:
+def test_wrong_launches_are_refused(x: Tensor, device: torch.device) -> None:
     on_xla = x.to(device)
     with pytest.raises(TypeError, match="y_ptr is on cpu, but other tensors are XLA's"):
         kernels.tuned.fn[(1,)](on_xla, x, 400, BLOCK=512)

@@ -95,7 +95,7 @@ def attributes(*tensors: Tensor) -> str:
 
 
 @pytest.mark.usefixtures("on_a_gpu")
-def test_what_the_target_is_handed(device: torch.device) -> None:
+def test_attributes_of_the_target(device: torch.device) -> None:
     x, weight = torch.randn(4, 100).to(device), torch.randn(100).to(device)
     line = attributes(norm(x, weight, num_warps=8))
     assert 'custom_call_target="XlaGpuCompiledKernel"' in line
@@ -172,7 +172,7 @@ def test_a_compiled_kernel_is_saved_and_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("on_a_gpu")
-def test_a_compiled_kernel_refuses_what_it_was_not_compiled_for(device: torch.device) -> None:
+def test_a_compiled_kernel_refuses_other_arguments(device: torch.device) -> None:
     kernel = compiled(columns=112)
 
     def call(**changed: object) -> None:

@@ -139,7 +139,7 @@ DTYPES = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(3, 2), (0, 4), ()])
-def test_what_the_function_is_passed(
+def test_arguments_of_the_function(
     register: Callable, device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> None:
     register("TvmDescribe", symbol="describe", arguments=["args", "rets", "attrs.weights"])

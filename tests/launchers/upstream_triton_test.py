@@ -48,7 +48,7 @@ def test_the_tensors_are_those_of_the_call(device: torch.device) -> None:
 
 
 @pytest.mark.usefixtures("on_a_gpu")
-def test_what_a_gpu_is_handed(device: torch.device) -> None:
+def test_launch_attributes_on_a_gpu(device: torch.device) -> None:
     """Upstream's own module launches with 4 warps, and passes 0.5 as an fp64."""
     x, weight = torch.randn(4, 100).to(device), torch.randn(100).to(device)
     text = hlo(norm(x, weight, num_warps=8)).replace('\\"', '"')
@@ -58,7 +58,7 @@ def test_what_a_gpu_is_handed(device: torch.device) -> None:
     assert "grid = array<i32: 4, 1, 1>" in text
 
 
-def test_what_does_not_fit(device: torch.device) -> None:
+def test_tensors_that_do_not_fit_are_refused(device: torch.device) -> None:
     x = torch.randn(8).to(device)
     payload = xla_triton.triton_call(x, x, 8, kernel=kernels.tuned.fn, grid=1, BLOCK=8)
     call = torch_xla._XLAC._xla_gpu_custom_call

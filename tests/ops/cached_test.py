@@ -129,13 +129,13 @@ def test_without_a_promise_functions_run_at_every_call() -> None:
     assert len(calls) == 3
 
 
-def test_what_is_cached_ends_with_a_registration(count: Callable[..., int]) -> None:
+def test_a_registration_clears_the_cache(count: Callable[..., int]) -> None:
     assert [count(*tensors(13)) for _ in range(2)] == [1, 0]
     register_host_kernels("TestEcho")
     assert [count(*tensors(13)) for _ in range(2)] == [1, 0]
 
 
-def test_a_reference_takes_its_place_and_goes(count: Callable[..., int]) -> None:
+def test_a_reference_replaces_the_kernel_within_its_block(count: Callable[..., int]) -> None:
     a, b = tensors(14)
     assert count(a, b) == 1
     reference = registration.default_api("XlaGpuSimpleAdd")
@@ -168,7 +168,7 @@ def test_the_graph_is_that_of_a_first_call() -> None:
     assert graph_hash(first) == graph_hash(second)
 
 
-def test_in_place_operators_write_what_each_call_says(device: torch.device) -> None:
+def test_in_place_operators_write_each_calls_values(device: torch.device) -> None:
     key = torch.randn(2, 1, 64).to(torch.bfloat16)
     value = torch.randn(2, 1, 64).to(torch.bfloat16)
     caches = [torch.zeros(3, 8, 1, 64, dtype=torch.bfloat16) for _ in range(2)]

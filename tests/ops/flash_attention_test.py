@@ -144,7 +144,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("tensors", "options"), OTHERS.values(), ids=OTHERS)
-def test_what_torchs_operators_do(tensors: list[torch.Tensor], options: dict) -> None:
+def test_calls_that_torchs_operators_compute(tensors: list[torch.Tensor], options: dict) -> None:
     args = [tensor.to("xla") for tensor in tensors[:3]]
     result = custom_kernel.flash_attention(
         *args, **{name: tensor.to("xla") for name, tensor in options.items()}

@@ -34,7 +34,7 @@ def report(switch: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("switch", ["0", "1"])
-def test_report_of_what_is_out_of_range(switch: str) -> None:
+def test_report_of_out_of_range_values(switch: str) -> None:
     result = report(switch)
     texts = result.stdout + result.stderr  # a GPU's printf writes to standard output
     for number in ("77", "-3", "9999", "64"):

@@ -229,7 +229,7 @@ def test_without_a_batch() -> None:
         assert_close(run(tensors, options, "xla"), expected(tensors, options))
 
 
-def test_wrong_calls_raise_what_pytorch_raises() -> None:
+def test_wrong_calls_raise_pytorchs_errors() -> None:
     q, k, v = (tensor.to("xla") for tensor in inputs(kv_heads=2))
     with pytest.raises(RuntimeError):
         functional.scaled_dot_product_attention(q, k, v)

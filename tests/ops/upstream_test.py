@@ -115,7 +115,7 @@ def test_schema_begins_as_upstreams() -> None:
     ]
 
 
-def test_what_cannot_be_done_is_an_error() -> None:
+def test_unsupported_calls_are_errors() -> None:
     args = [tensor.to("xla") for tensor in batch()]
     with pytest.raises(ValueError, match="mask_value must be None or at most -65504"):
         torch.ops.xla.ragged_paged_attention(*args, mask_value=-1.0)

@@ -83,7 +83,7 @@ def test_an_empty_batch(plus: Callable[..., Tensor]) -> None:
 @pytest.mark.parametrize(
     ("method", "calls"), [("sequential", 4), ("expand_dims", 1), ("broadcast_all", 1)]
 )
-def test_how_many_calls_there_are(plus: Callable[..., Tensor], calls: int) -> None:
+def test_number_of_calls(plus: Callable[..., Tensor], calls: int) -> None:
     a = torch.randn(4, 3).to("xla")
     assert len(custom_call_lines(torch.vmap(plus)(a, a + 1))) == calls
 
@@ -94,7 +94,7 @@ def test_one_example_is_checked(plus: Callable[..., Tensor]) -> None:
         torch.vmap(plus)(torch.randn(4, 3), torch.randn(4, 2))
 
 
-def test_what_is_refused() -> None:
+def test_wrong_arguments_are_refused() -> None:
     schema = "vmap_method_test::refused(Tensor a, Tensor b) -> Tensor"
     with pytest.raises(ValueError, match="vmap_method must be one of 'sequential', 'expand_dims'"):
         define_operator(schema, target="XlaGpuSimpleAdd", vmap_method="loop")

@@ -166,7 +166,7 @@ class TestChoice:
     def choose(self, plugins: list[int], driver: int, torch_cuda: str | None = None) -> str:
         return discovery.choose_plugin(list(plugins), driver, torch_cuda).path
 
-    def test_what_the_driver_supports(self) -> None:
+    def test_the_driver_selects_the_plugin(self) -> None:
         assert self.choose(self.PLUGINS, self.driver(13, 0)) == "/13.so"
         assert self.choose(self.PLUGINS, self.driver(12, 8)) == "/12.so"
 

@@ -11,7 +11,7 @@ from xla_kernels.plugin import driver
 __all__ = ["fake_cuda"]
 
 
-def test_what_the_driver_says(fake_cuda: FakeCuda) -> None:
+def test_properties_from_the_driver(fake_cuda: FakeCuda) -> None:
     fake_cuda.sizes = (80, 100)
     assert driver.device_count() == 2
     assert driver.cuda_version() == (13, 1)

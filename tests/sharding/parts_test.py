@@ -66,7 +66,7 @@ def test_an_absent_operand() -> None:
     assert found == {(((4,), None), ((4,),)), (((2,), None), ((2,),))}
 
 
-def test_what_a_function_refuses() -> None:
+def test_parts_that_a_function_refuses() -> None:
     calls = []
 
     def function(operands: tuple, results: tuple) -> int:

@@ -38,7 +38,7 @@ def shapes(made: Plan) -> list[tuple[int, ...]]:
     return [shard.shape for shard in made.operands]
 
 
-def test_reading_what_was_written() -> None:
+def test_reading_a_written_sharding() -> None:
     each = Tiling((2, 1, 2), (SECOND, (), FIRST))
     assert tiling.read(tiling.write(each), 3) == each
     part = Tiling((1, 2), ((), SECOND))

@@ -102,7 +102,7 @@ def test_a_pending_operand(line: xs.Mesh, num_devices: int, way: str) -> None:
     )
 
 
-def test_what_the_result_is_used_for(line: xs.Mesh, num_devices: int) -> None:
+def test_sharding_from_the_results_consumer(line: xs.Mesh, num_devices: int) -> None:
     """Nothing of the operands is marked; the result is."""
     x = torch.randn(8, 16)
     operand = sharded(x, line, None)

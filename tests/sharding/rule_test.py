@@ -32,7 +32,7 @@ def test_sizes_of_factors() -> None:
         ValueError, match=re.escape("operand 1 has 5 for (k 2), which is not a mult")
     ):
         rule.sizes([(3, 8, 64), (9, 9, 5, 64)])
-    with pytest.raises(ValueError, match="operand 1 has 4 for n, but other operands say 3"):
+    with pytest.raises(ValueError, match="operand 1 has 4 for n, but other operands imply 3"):
         parse("n, n -> n").sizes([(3,), (4,)])
 
 

@@ -34,7 +34,7 @@ def marked(tensor: torch.Tensor, mesh: xs.Mesh) -> torch.Tensor:
     return on_device
 
 
-def test_what_is_said(mesh: xs.Mesh) -> None:
+def test_text_of_the_warning(mesh: xs.Mesh) -> None:
     x = torch.randn(5, 4)
     on_device = x.to("xla")
     text = (

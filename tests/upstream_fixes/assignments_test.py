@@ -143,7 +143,7 @@ def assignments(code: str) -> list[int]:
         "import sys\nsys.modules['torch'].x = 1",
     ],
 )
-def test_what_is_found(code: str) -> None:
+def test_assignments_that_are_found(code: str) -> None:
     assert len(assignments(code)) == 1
 
 
@@ -158,7 +158,7 @@ def test_what_is_found(code: str) -> None:
         "import torch\nclass A(torch.nn.Module):\n    def f(self):\n        self.x = torch.nn",
     ],
 )
-def test_what_is_not_found(code: str) -> None:
+def test_statements_that_are_not_assignments(code: str) -> None:
     assert assignments(code) == []
 
 

@@ -151,7 +151,7 @@ def test_modules_that_have_imported_it(write: _Write) -> None:
     assert (owner.say(), importer.say()) == ("a", "a")
 
 
-def test_what_a_version_lacks(write: _Write) -> None:
+def test_functions_that_a_version_lacks_are_skipped(write: _Write) -> None:
     write(older=SAY)
     install("lacking", {"older:shout": make(louder), "older:Other.say": make(louder)})
     import older
@@ -159,7 +159,7 @@ def test_what_a_version_lacks(write: _Write) -> None:
     assert names("lacking") == [] and not hasattr(older, "shout")
 
 
-def test_what_is_added(write: _Write) -> None:
+def test_added_attributes(write: _Write) -> None:
     write(older=SAY)
     install("added", {"older:shout": make(added), "older:say": make(added)}, adds=True)
     import older
@@ -206,7 +206,7 @@ def test_functions_of_classes(write: _Write) -> None:
     assert (a.Base().long(), b.Base().short(), other.Base().long()) == ("a!", "b", "a")
 
 
-def test_revert_of_what_something_else_has_replaced(write: _Write) -> None:
+def test_revert_after_another_replacement_is_an_error(write: _Write) -> None:
     write(twice=SAY)
     install("twice", {"twice:say": make(louder), "twice:Kind.say": make(louder)})
     import twice

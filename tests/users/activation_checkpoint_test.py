@@ -188,7 +188,7 @@ torch_xla._XLAC._xla_wait_device_ops([])
 
 
 @pytest.mark.parametrize(("way", "count"), [(None, 3), (True, 6), (False, 6)])
-def test_it_is_computed_again(tmp_path: Path, way: bool | None, count: int) -> None:
+def test_regions_are_recomputed(tmp_path: Path, way: bool | None, count: int) -> None:
     """XLA does not merge the second tanh of each region with the first."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
     done = run_script(_PROGRAM.format(way=way), XLA_FLAGS=flags)

@@ -146,7 +146,7 @@ def test_states_are_restored_with_any_sharding(
             assert not loaded or shardings(state) == specs
 
 
-def test_what_a_checkpoint_cannot_fill(tmp_path: Path, meshes: list[xs.Mesh]) -> None:
+def test_tensors_that_a_checkpoint_cannot_fill(tmp_path: Path, meshes: list[xs.Mesh]) -> None:
     options = {"checkpoint_id": tmp_path, "no_dist": True}
     saved = on_devices({"w": torch.ones(4, 4)}, meshes, SPECS[0])
     dcp.save({**saved, "o": {1, 2}}, planner=xc.SPMDSavePlanner(), **options)
@@ -190,7 +190,7 @@ class TestManager:
         assert restored["numbers"].tolist() == [3, 3]
         assert torch.equal(state["w"].cpu(), torch.ones(4, 4))
 
-    def test_what_a_background_checkpoint_raises(
+    def test_errors_of_background_checkpoints(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail(*_: object) -> None:

@@ -76,7 +76,7 @@ def test_a_parameter_s_buffer_is_the_same() -> None:
     ],
     ids=["product", "clone", "view", "transposed"],
 )
-def test_what_is_pending_keeps_its_value(
+def test_pending_tensors_keep_their_values(
     compiled: Callable[..., torch.Tensor], read: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     state, expected = numbers(2, 2).to("xla"), numbers(2, 2)
@@ -155,7 +155,7 @@ def test_an_optimizer_s_step_copies_nothing() -> None:
         torch.testing.assert_close(own.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_what_the_forward_pass_saved_is_freed() -> None:
+def test_saved_activations_are_freed() -> None:
     """torch_xla keeps the arguments of each graph's first call: of a backward pass, activations."""
 
     def live_bytes() -> int:

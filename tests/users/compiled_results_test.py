@@ -93,7 +93,7 @@ def inputs_returned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensor
         inputs_returned,
     ],
 )
-def test_each_result_is_in_its_place(function: Callable[..., Tensors]) -> None:
+def test_order_of_results(function: Callable[..., Tensors]) -> None:
     inputs = [torch.arange(16.0).view(4, 4) * (i + 1) - i for i in range(3)]
     on_device = [tensor.to("xla") for tensor in inputs]
     torch_xla.sync()

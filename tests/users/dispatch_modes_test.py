@@ -257,7 +257,7 @@ def test_functionalize_keeps_writes() -> None:
     check(run)
 
 
-def test_what_make_fx_cannot_functionalize() -> None:
+def test_functions_that_make_fx_cannot_functionalize() -> None:
     traced = make_fx(torch.func.functionalize(lambda x: x.clone().add_(1)))
     with pytest.raises(RuntimeError, match=r'trace it with tensors on "cpu"'):
         traced(torch.ones(2, device="xla"))

@@ -49,7 +49,7 @@ def gradients() -> tuple[bool, bool]:
 
 @pytest.mark.parametrize("is_enabled", [True, False])
 @pytest.mark.parametrize("outer", [torch.no_grad, torch.enable_grad])
-def test_what_it_turns(is_enabled: bool, outer: Callable) -> None:
+def test_modes_that_it_changes(is_enabled: bool, outer: Callable) -> None:
     with outer():
         before = gradients()
         with torch.inference_mode(is_enabled):

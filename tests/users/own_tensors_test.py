@@ -82,7 +82,7 @@ def test_views_are_the_tensors_memory_and_own_nothing() -> None:
     assert [reference() for reference in alive] == [None] * 3
 
 
-def test_a_result_is_xlas_memory_which_lives_as_long_as_the_tensor() -> None:
+def test_a_result_keeps_xlas_memory_alive() -> None:
     function = compiled(lambda x: x + 1)
     operands = [own(1000) for _ in range(20)]
     results = [function(x) for x in operands]

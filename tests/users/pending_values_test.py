@@ -48,7 +48,7 @@ def test_a_training_loop_that_logs_a_norm(way: str, device: torch.device) -> Non
     assert train(device, way) == pytest.approx(expected, rel=1e-5)
 
 
-def test_what_is_not_needed_is_still_donated(device: torch.device) -> None:
+def test_unneeded_buffers_are_still_donated(device: torch.device) -> None:
     """A buffer is kept only if a pending value reads it: the other one is overwritten."""
     read, unread = torch.ones(4, device=device), torch.ones(4, device=device)
     torch_xla.sync(wait=True)
@@ -131,7 +131,7 @@ class TestReadsWhileAProgramStarts:
             assert torch.equal(tensor.cpu(), expected)
             running.cpu()
 
-    def test_what_the_program_overwrites(
+    def test_values_that_the_program_overwrites(
         self, device: torch.device, start: Callable[[], torch.Tensor]
     ) -> None:
         x = torch.arange(4.0).to(device)

@@ -43,7 +43,7 @@ CASES: dict[str, tuple[Callable, list, torch.dtype, str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_jax_cannot_trace(name: str) -> None:
+def test_functions_that_jax_cannot_trace(name: str) -> None:
     function, numbers, dtype, reason = CASES[name]
     pure = assume_pure(function)
     for call in range(2):
@@ -111,7 +111,7 @@ RESULTS: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
-def test_functions_in_turn() -> None:
+def test_alternating_functions() -> None:
     """All are calls of one function of torchax, by whose results torch_xla told them apart."""
     pure = {name: assume_pure(function) for name, function in RESULTS.items()}
     for _ in range(2):

@@ -35,7 +35,7 @@ def in_a_process(program: str) -> str:
     return result.stdout
 
 
-def test_a_seed_says_which_numbers_follow() -> None:
+def test_a_seed_determines_the_numbers() -> None:
     lists = {seed: seeded(seed) for seed in HUGE}
     assert len({tuple(numbers) for numbers in lists.values()}) == len(HUGE) - 1
     assert lists[-1] == lists[2**64 - 1]  # as on the CPU
@@ -177,7 +177,7 @@ DRAWN = {
 
 @pytest.mark.parametrize("device", ["cpu", "xla", "xla:0", torch.device("xla")])
 @pytest.mark.parametrize("name", DRAWN)
-def test_a_generator_says_which_numbers_follow(name: str, device: str | torch.device) -> None:
+def test_a_generator_determines_the_numbers(name: str, device: str | torch.device) -> None:
     draw = DRAWN[name]
     generator = torch.Generator(device=device).manual_seed(5)
     assert isinstance(generator, torch.Generator)

@@ -86,7 +86,7 @@ def test_updates_in_place() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
 @pytest.mark.parametrize("way", ["lazy", "openxla", "captured"])
-def test_old_value_of_what_is_copied_into(way: str, dtype: torch.dtype) -> None:
+def test_old_value_of_a_copys_destination(way: str, dtype: torch.dtype) -> None:
     """torch.compile moved the copy before what reads the old value, which then read the new one."""
     state = torch.zeros(4, dtype=dtype)
     on_device = state.to("xla")

@@ -137,7 +137,7 @@ def test_reading_inside_a_manual_region(mesh: xs.Mesh) -> None:
     assert torch.equal(whole.cpu(), torch.arange(16.0).view(4, 4) * 2)
 
 
-def test_what_a_check_of_torch_xla_says(mesh: xs.Mesh) -> None:
+def test_text_of_a_failed_check(mesh: xs.Mesh) -> None:
     """Its message follows the C++ stack, which is left out."""
     tensor = torch.ones(8, 4).to("xla")
     xs.mark_sharding(tensor, mesh, ("x", None))

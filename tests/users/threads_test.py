@@ -45,7 +45,7 @@ def test_threads_that_sync(device: torch.device) -> None:
     run(work, 3)
 
 
-def test_threads_of_which_one_syncs(device: torch.device) -> None:
+def test_one_of_several_threads_syncs(device: torch.device) -> None:
     done = threading.Event()
 
     def work(number: int) -> None:
@@ -118,7 +118,7 @@ print(kept, x.tolist())
 """
 
 
-def test_buffers_are_donated_until_threads_take_turns() -> None:
+def test_buffers_are_donated_until_threads_alternate() -> None:
     done = run_script(HAND_OVER, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[True, True, True, False, False] [6.0, 6.0, 6.0, 6.0]"

@@ -105,7 +105,7 @@ def test_dynamo_is_imported_where_a_mode_is_active(device: str) -> None:
     assert run(code) == [device, "[2.0, 2.0]"]
 
 
-def test_scan_and_export_import_what_they_call() -> None:
+def test_scan_and_export_import_dynamo() -> None:
     code = (
         "import sys, torch, torch_xla\n"
         "from torch_xla.experimental.scan import scan\n"
@@ -218,7 +218,7 @@ def test_the_root_logger_is_the_programs(module: str, configured: bool) -> None:
         ),
     ],
 )
-def test_which_gpus_the_wheel_is_for(version: str, text: str) -> None:
+def test_gpus_of_the_wheel(version: str, text: str) -> None:
     assert doctor.compiled_for(version) == text
 
 

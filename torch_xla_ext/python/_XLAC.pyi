@@ -1,8 +1,8 @@
 """Functions that this project adds to upstream's extension module, `torch_xla._XLAC`.
 
-Type checkers find this file beside the module, `_XLAC.cpython-….so`, which has the wheel's root for
-its folder. Upstream's own names are in it, too, but have no types here. The functions are defined
-in torch_xla_ext/csrc/python, one file a subject, and in csrc/interpose/init.cc.
+Type checkers find this file beside the module, `_XLAC.cpython-….so`, in the wheel's root. The
+module also has upstream's own names, which have no types here. The functions are defined in
+torch_xla_ext/csrc/python, one file a subject, and in csrc/interpose/init.cc.
 tests/csrc/python/stubs_test.py compares this file with the module.
 """
 
@@ -131,7 +131,7 @@ def _xla_register_operator_in_place(
     """Register the kernel for Functionalize of an operator that writes to its arguments."""
 
 def _xla_add_reference_blocks(count: int) -> None:
-    """Count blocks in which operators ask Python what a call computes."""
+    """Change the number of open blocks in which operators look up reference implementations."""
 
 # The registry of targets.
 
@@ -165,13 +165,13 @@ def _xla_current_custom_call_target(name: str, platform: str, api: str) -> str:
     """Return the name in the HLO of a call of `name` that is traced now, such as "name#2"."""
 
 def _xla_custom_call_function(name: str, platform: str, api: str) -> str:
-    """Return the function that calls of a target run, in words."""
+    """Return a description of the function that calls of a target run."""
 
 def _xla_default_custom_call_api(name: str, platform: str) -> str:
     """Return the API of calls of a target that do not specify one."""
 
 def _xla_capture_registrations() -> int:
-    """Return a number that every registration of a custom call changes."""
+    """Return a number that changes with every registration of a custom call."""
 
 def _xla_kernel_schemas() -> dict[str, str]:
     """Return the schemas of the kernels that are linked into this library, by target."""
@@ -217,7 +217,7 @@ class _XlaCapturedProgram:
         ends_step: bool,
     ) -> None: ...
     def find_computation(self) -> None:
-        """Find a program that was compiled later; call this before the first run."""
+        """Look up the program after a deferred compilation; call this before the first run."""
 
     def arguments_to_copy(self, arguments: list[torch.Tensor], /) -> list[int]:
         """Return the indices of the arguments of which a run needs copies."""
@@ -226,7 +226,7 @@ class _XlaCapturedProgram:
         """Return whether the state, apart from its values, is the same as at the capture."""
 
     def cache_shardings(self) -> None:
-        """Take the shardings that the tensors of the state have as those of the program."""
+        """Record the current shardings of the state's tensors as the program's."""
 
     def run(self, arguments: list[torch.Tensor], /) -> list[torch.Tensor]:
         """Run the program with the current data of its tensors."""
@@ -284,7 +284,7 @@ class _XlaSavedState:
 
 @final
 class _XlaView:
-    """The way from a base to its view. It owns neither tensor."""
+    """The operations that make a view from its base. Owns neither tensor."""
 
     def __call__(self, base: torch.Tensor, /) -> torch.Tensor:
         """Make the same view of another base."""
@@ -321,7 +321,7 @@ def _xla_capture_view(tensor: torch.Tensor, /) -> _XlaView | None:
     """Return how the tensor was made from its base, if autograd knows that."""
 
 def _xla_capture_place(tensor: torch.Tensor, /) -> tuple[list[int], list[int], int]:
-    """Return the sizes, the strides and the offset that a tensor has in PyTorch."""
+    """Return a tensor's sizes, strides and offset in PyTorch."""
 
 def _xla_capture_is_supported(tensor: torch.Tensor, /) -> bool:
     """Return whether it is an XLA tensor with functionalization."""
@@ -336,7 +336,7 @@ def _xla_capture_is_view(tensor: torch.Tensor, /) -> bool:
     """Return whether the tensor is a view of another one."""
 
 def _xla_capture_has_own_values(tensor: torch.Tensor, /) -> bool:
-    """Return whether the tensor is a part of another one, or a rearrangement of it."""
+    """Return whether the tensor selects or rearranges elements of another one."""
 
 def _xla_capture_storage(tensor: torch.Tensor, /) -> int:
     """Return the address of the tensor's storage, which its views share."""
@@ -360,7 +360,7 @@ def _xla_strides(values: Sequence[Any], /) -> list[list[int] | None] | None:
     """Return the strides of each XLA tensor in PyTorch, None for row-major and other values."""
 
 def _xla_set_strides(copy: torch.Tensor, strides: list[int], /) -> None:
-    """Set the strides that operators take the tensor to have in PyTorch."""
+    """Set the strides that operators assume for the tensor in PyTorch."""
 
 # Fixes of torch_xla's runtime.
 

@@ -2,7 +2,7 @@
 
 accelerate asks the loader whether its batch is the last one; if so, it steps the optimizer however
 many gradients are accumulated. A thread of torch_xla's MpDeviceLoader reads up to eight batches
-ahead, so that the answer would be yes for several earlier batches, too.
+ahead, so the answer would be yes for several earlier batches, too.
 """
 
 from __future__ import annotations

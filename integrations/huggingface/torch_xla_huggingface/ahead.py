@@ -1,8 +1,8 @@
 """The forward pass of the next token, started before transformers' loop has chosen that token.
 
-The loop chooses on the host, from logits that it waits for; meanwhile the device would be idle. A
-greedy loop nearly always takes the likeliest token, which the device has computed. Otherwise the
-pass runs again with the right token, and overwrites the same positions of the cache.
+The loop waits for logits and chooses on the host, which would leave the device idle. A greedy loop
+nearly always takes the likeliest token, which the device has computed. Otherwise the pass runs
+again with the right token, and overwrites the same positions of the cache.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Pass:
 
 
 class Ahead:
-    """The state of one greedy call of `generate` that runs no foreign code.
+    """The state of one greedy call of `generate` without the caller's own code in the loop.
 
     Args:
         last: the greatest number of positions of the text.
         keeps_logits: whether `generate` returns them.
 
     Attributes:
-        hits, misses: the numbers of passes that were needed and that were not.
+        hits, misses: the numbers of started passes that were needed and that were not.
         started: the pass that has neither been taken nor dropped.
     """
 

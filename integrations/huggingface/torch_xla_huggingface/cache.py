@@ -46,7 +46,7 @@ class _Layer:
 class GenerationCache(Cache):
     """The cache that the generation loop holds, on the host; the tensors are on the device.
 
-    `model.generate` returns it as `past_key_values`, and takes it back to go on.
+    `model.generate` returns it as `past_key_values`, and accepts it to continue the text.
 
     Attributes:
         limit: the positions that the model supports, for `bucket`.
@@ -55,8 +55,8 @@ class GenerationCache(Cache):
         tensors: for each layer its keys and values, [batch, heads, size, head_dim]; empty at first.
         mask: [batch, size], whether a position is attended; None for models without a mask.
         host_mask: the part of the mask that is known on the host, [batch, length].
-        beams: the sequence that each sequence of the next step continues.
-        ahead: of the call that is running, if it chooses greedily.
+        beams: for each sequence of the next step, the sequence that it continues.
+        ahead: the started passes of the running call, if it chooses greedily.
         repeated: [batch], on the host, of that call: the token that a sequence is expected to
             repeat, or -1.
     """

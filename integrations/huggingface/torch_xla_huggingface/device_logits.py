@@ -26,7 +26,7 @@ class _Values:
     """Logits that several views share.
 
     Attributes:
-        best: [batch], the largest value's place, on the device.
+        best: [batch], the largest value's index, on the device.
         copy: copies the values from the device.
         host: the values, once they are copied.
     """
@@ -44,7 +44,7 @@ class DeviceLogits(torch.Tensor):
 
     Args:
         logits: [batch, 1, vocabulary], on the device. Nothing writes to them.
-        best: [batch], the largest value's place, on the device.
+        best: [batch], the largest value's index, on the device.
     """
 
     @staticmethod

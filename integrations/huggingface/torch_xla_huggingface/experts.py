@@ -1,9 +1,9 @@
 """Experts of transformers 5, whose weights are one tensor for all experts of a layer.
 
 ``experts_implementation="grouped_mm"``, which models have by default, multiplies them by
-``torch._grouped_mm``. Around that transformers sorts, counts and indexes, and the gradient of an
-index adds rows to each other one by one. Here the tokens are sorted by the wheel's kernel, which
-knows where each row comes from and goes to: gradients are gathers and sums, too.
+``torch._grouped_mm``. Around that, transformers sorts, counts and indexes, and the gradient of an
+index adds rows one by one. Here the wheel's kernel sorts the tokens and returns the inverse
+permutation, so gradients are gathers and sums, too.
 
 ``experts_implementation="eager"`` is a loop over the experts (moe.py).
 """
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch_xla_ext import ops
 from torch_xla_huggingface import moe
 
-# The forward of each class of experts without reads, by transformers' own.
+# The forward of each class of experts without reads, by transformers' own forward.
 _loops: dict[FunctionType, FunctionType] = {}
 
 
@@ -51,8 +51,8 @@ _loop._torchdynamo_disable = True
 def can_use_grouped_mm(original: Callable[..., bool]) -> Callable[..., bool]:
     """Replace the check whether torch._grouped_mm can be used: on XLA devices, it always can.
 
-    In compiled code transformers has an operator of its own instead for other dtypes than bfloat16,
-    which reads the groups' sizes, and writes to views, which XLA tensors lack inside of operators.
+    In compiled code, for dtypes other than bfloat16, transformers has its own operator instead. It
+    reads the groups' sizes, and writes to views, which XLA tensors lack inside of operators.
     """
 
     @functools.wraps(original)

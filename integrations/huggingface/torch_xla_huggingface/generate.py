@@ -7,13 +7,13 @@ model's forward pass is on the device. The pass is a captured step of a few shap
 - keys and values have room for the whole text, and are written in place (cache.py);
 - a prompt is padded on the right, to one of a few lengths; later tokens overwrite the padding;
 - a greedy loop's next step is started before the host has chosen the token (ahead.py), and its
-  logits stay on the device unless something asks for them (device_logits.py).
+  logits stay on the device until something reads them (device_logits.py).
 
 So logits processors, stopping criteria, streamers, sampling and beam search are transformers' own,
 and the tokens are those of PyTorch on the CPU, with the same seed also the sampled ones.
 
-A call that needs something else of the model runs as before (`_unserved`), with right results.
-Written for transformers 4.55 to 5.24.
+Calls that need other outputs of the model run transformers' own code (`_unserved`). Written for
+transformers 4.55 to 5.24.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from torch_xla_huggingface.device_logits import DeviceLogits
 
 _log = logging.getLogger("torch_xla_ext.generate")
 _FIRST, _LAST = (4, 55), (5, 24)  # versions of transformers
-# What a model calls the cache: `cache` in 5.24, which still accepts the earlier name.
+# A model's name of the cache: `cache` in 5.24, which still accepts the earlier name.
 _PARAMETERS = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 _CACHE = "cache" if "cache" in _PARAMETERS else "past_key_values"
-_DEFAULT_NEW = 20  # tokens that a call generates if nothing says how many
+_DEFAULT_NEW = 20  # new tokens of a call without a limit
 _MAX_STEPS = 64  # steps kept for a model: one for each batch size and length
 _CACHES = {None, "dynamic", "static", "hybrid", "sliding_window"}
-# The classes of a cache's layers that keep keys and values alone.
+# The classes of a cache's layers that keep only keys and values.
 _LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer"}
 # Options of generate, with the values for which the model's logits and cache suffice.
 _SERVED: dict[str, tuple[object, ...]] = {
@@ -182,7 +182,7 @@ def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
 
 
 def _keeps_other_states(model: Any) -> bool:
-    """Return whether transformers 5 would give it a cache with other layers: of Mamba or LFM2."""
+    """Return whether transformers 5 would make a cache with other layers, as for Mamba or LFM2."""
     if not hasattr(cache_utils, "LinearAttentionCacheLayerMixin"):  # they have their own caches
         return False
     cache = cache_utils.DynamicCache(config=model.config)
@@ -193,7 +193,7 @@ def _keeps_other_states(model: Any) -> bool:
 
 
 def _is_moe(model: Any) -> bool:
-    """Return whether nothing but its MoE layers keeps transformers from a static cache."""
+    """Return whether only its MoE layers keep transformers from using a static cache."""
     return moe.are_in(model) and model._supports_default_dynamic_cache()
 
 
@@ -225,7 +225,7 @@ def _generate(original: Callable[..., Any], model: Any, arguments: dict[str, Any
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         cache = GenerationCache(max(last, inputs.shape[1] + 1), limit)
     mask, count = arguments.get("attention_mask"), inputs.shape[1]
-    # 5.24 also accepts the new tokens alone, with a mask of all.
+    # 5.24 also accepts only the new tokens, with a mask of all tokens.
     if mask is not None and mask.shape[1] not in (count, count + cache.length):
         raise _mask_error(mask, cache.length, count - cache.length)
     on_host = {
@@ -271,13 +271,13 @@ def _is_greedy(model: Any, arguments: dict[str, Any]) -> bool:
 
 
 def _hooks(model: Any) -> list[Any]:
-    """Return the model's hooks, and its own override of a method, which run between two tokens."""
+    """Return the model's hooks and overridden methods that run between two tokens."""
     hooks = [*model._forward_pre_hooks.values(), *model._forward_hooks.values()]
     return [*hooks, vars(model).get("prepare_inputs_for_generation")]
 
 
 def _is_foreign(value: Any) -> bool:
-    """Return whether code is not the library's, and may change the model between two tokens."""
+    """Return whether code is the user's, and may change the model between two tokens."""
     values = value if isinstance(value, (list, tuple)) else [value]
     modules = [type(item).__module__ for item in values if item is not None]
     return any(module.partition(".")[0] != "transformers" for module in modules)

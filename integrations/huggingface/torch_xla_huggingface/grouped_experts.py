@@ -4,7 +4,7 @@ The loop over the experts runs, but computes nothing: an expert's operations on 
 recorded. When the results are needed, they are computed once, for all experts, on the sorted rows;
 products with an expert's weights become one product of groups, `torch_xla_ext.ops.grouped_linear`.
 
-Only operations are recorded that compute each row by itself, and all experts have to do the same.
+Only rowwise operations are recorded, and they have to be the same for all experts.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _ELEMENTWISE = {
     *("truediv", "true_divide", "type", "type_as"),
 }
 _PRODUCTS = {"linear", "matmul", "mm"}
-# An attribute of `weights[expert]`, of weights of all experts: both of them.
+# The two indices of an expert's weight, `weights[expert]` and its attribute.
 _PART = "_torch_xla_ext_part"
-# Functions that tell of a tensor, and read no values.
+# Functions that describe a tensor without reading values.
 _OF_KIND = {Tensor.dtype.__get__, Tensor.device.__get__, Tensor.shape.__get__, Tensor.ndim.__get__}
 _OF_KIND |= {Tensor.dim, Tensor.size, Tensor.requires_grad.__get__}
 
 
 class FewRows(Exception):  # noqa: N818
-    """There are fewer rows than experts, so that stacking all experts' weights does not pay."""
+    """There are fewer rows than experts: stacking all experts' weights would cost more."""
 
 
 def _name(function: Callable) -> str:
@@ -46,7 +46,7 @@ class _Mask:
     """A router's choices in one-hot form, with the experts first, and operations on them.
 
     Attributes:
-        kinds: what the other dimensions are.
+        kinds: the kinds of the other dimensions.
     """
 
     def __init__(self, routing: _Routing, kinds: tuple[str, ...] = ("token", "choice", "")) -> None:

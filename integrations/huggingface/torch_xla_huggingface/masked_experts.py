@@ -32,7 +32,7 @@ class _Chosen:
         return self._mask.shape[dim]
 
     def is_of_tokens(self, dim: int) -> None:
-        """Declare that this dimension is that of tokens."""
+        """Declare which dimension is that of tokens."""
         if self.tokens not in (None, dim):
             raise Unknown("indices of both kinds")
         self.tokens = dim

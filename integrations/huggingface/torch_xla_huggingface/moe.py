@@ -1,14 +1,15 @@
 """MoE layers of transformers, without reading which experts have tokens.
 
-A block loops over its experts. ``torch.where(mask)`` finds an expert's tokens, whose number the
-device alone knows; the expert computes these rows, and `index_add_` adds the results times the
-router's weights. So each layer would wait for the device, and almost each step compile programs.
+A block loops over its experts. ``torch.where(mask)`` finds an expert's tokens, whose number only
+the device knows; the expert computes these rows, and `index_add_` adds the results times the
+router's weights. So each layer would wait for the device, and almost each step would compile
+programs.
 
 Here the tokens are sorted by their experts, and each expert computes its own
 (grouped_experts.py). Where that is not possible, every expert computes all tokens
-(masked_experts.py). The results are the same, and no shape depends on what the router chooses. The
-functions of a block stay transformers': what changes is what `one_hot`, `where` and `nonzero`
-return there.
+(masked_experts.py). The results are the same, and no shape depends on what the router chooses. A
+block's functions stay transformers'; only the results of `one_hot`, `where` and `nonzero` are
+replaced.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch_xla_huggingface.masked_experts import MaskedExperts
 from torch_xla_huggingface.stand_ins import Unknown
 
 _log = logging.getLogger("torch_xla_ext.moe")
-# Names that a function calls if it adds the rows of one expert after another.
+# Functions that add the rows of one expert after another call these names.
 _CALLED = {"where", "one_hot", "index_add_"}
 _MARK = "_torch_xla_ext_moe"
 
@@ -38,7 +39,7 @@ _slow: set[FunctionType] = set()
 
 def _lazily(function: FunctionType, args: tuple, kwargs: dict[str, object]) -> object:
     """Call a block's function without reading indices on the host."""
-    # Each of several devices may have its own tokens, but grouped rows are of all devices.
+    # Each of several devices may have its own tokens, but grouped rows mix those of all devices.
     if function not in _masked and not torch_xla.runtime.is_spmd():
         try:
             with GroupedExperts() as mode:
@@ -65,7 +66,7 @@ def _lazily(function: FunctionType, args: tuple, kwargs: dict[str, object]) -> o
     return function(*args, **kwargs)
 
 
-# Dynamo's graph ends here, as it does at the block's loop, and nothing that is called is compiled.
+# Dynamo's graph ends here, as it does at the block's loop, and called functions are not compiled.
 _lazily._torchdynamo_disable = True
 _skip = eval_frame._FrameAction.SKIP
 eval_frame.set_code_exec_strategy(_lazily.__code__, eval_frame._FrameExecStrategy(_skip, _skip))

@@ -1,8 +1,8 @@
-"""Whether a batch has packed sequences, without a read if the model has made the positions.
+"""Detect packed sequences in a batch, without a read if the model has made the positions.
 
-Several sequences may be packed into a row; their positions then begin anew. transformers 5 looks at
-the positions in each forward pass without a cache, such as the Trainer's, and so waits for the
-device; earlier versions always make a mask. But most models get no positions, and count from 0.
+Several sequences may be packed into a row, each with positions from 0. In each forward pass without
+a cache, such as the Trainer's, transformers 5 reads the positions and so waits for the device;
+earlier versions always make a mask. But most models get no positions, and count from 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch_xla
 def find_packed_sequence_indices(
     original: Callable[[torch.Tensor], torch.Tensor | None],
 ) -> Callable[[torch.Tensor], torch.Tensor | None]:
-    """Replace this function of transformers.masking_utils; None is that none are packed."""
+    """Replace the function of transformers.masking_utils, which returns None without packing."""
 
     @functools.wraps(original)
     def find_packed_sequence_indices(position_ids: torch.Tensor) -> torch.Tensor | None:
@@ -30,7 +30,7 @@ def find_packed_sequence_indices(
 
 
 def _count_from_zero(positions: torch.Tensor) -> bool:
-    """Return whether the tensor's lazy graph is the one that transformers' models make."""
+    """Return whether the tensor's lazy graph is that of transformers' default positions."""
     batch, length = positions.shape
     try:
         return _hash(positions) == _hash_from_zero(batch, length, positions.device)

@@ -1,6 +1,6 @@
 """Find tensors of a state dict that share memory, for the libraries that save safetensors.
 
-They compare addresses of storages. Storages of XLA tensors have none, and PyTorch raises
+These libraries compare addresses of storages. Storages of XLA tensors have none, and PyTorch raises
 `RuntimeError: Attempted to access the data pointer on an invalid python storage`. But tensors that
 share memory have the same storage, as on the CPU.
 """
@@ -29,7 +29,7 @@ def with_host_tensors(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def _stand_in(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
-    """Return a part of a host storage, never accessed, that represents the tensor's memory."""
+    """Return a part of a host storage that stands for the tensor's memory and is never accessed."""
     if not isinstance(tensor, torch.Tensor) or tensor.device.type != "xla":
         return tensor
     storage = tensor.untyped_storage()

@@ -1,7 +1,7 @@
 """Functions of transformers that are replaced without importing more of it.
 
-transformers may be imported before torch_xla, and while that happens accelerate may import
-torch_xla.
+transformers may be imported before torch_xla, and accelerate may import torch_xla during that
+import.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def generate(original: Callable[..., object]) -> Callable[..., object]:
         try:
             from torch_xla_huggingface import generate
         except ImportError as error:
-            # Otherwise a version that lacks what our module imports would only be slow.
+            # Otherwise an unsupported version would only be slow, without a warning.
             logging.getLogger("torch_xla_ext.generate").warning(
                 'generate compiles a program for each token: %s; pip install "transformers>=4.55,'
                 '<5.25"',

@@ -161,8 +161,8 @@ PJRT_Error* CountOne(CountArgs* args) {
   return nullptr;
 }
 
-// An error that the plugin makes, as nobody else can: of its own function that
-// is called with arguments of no size.
+// An error object of the plugin, which only the plugin can make: from a call of
+// its own function with arguments of size 0.
 PJRT_Error* NoSuchTopology(CountArgs*) {
   PJRT_Plugin_Attributes_Args nothing = {};
   return GetState().plugin->PJRT_Plugin_Attributes(&nothing);
@@ -197,7 +197,7 @@ std::string CheckVersion(const PJRT_Api* api) {
   return text.str();
 }
 
-// Everything that can be wrong with the plugin, or "".
+// The problem of the plugin, or "".
 std::string Load(State& state, const std::string& path) {
   if (state.plugin != nullptr) {
     return state.path == path

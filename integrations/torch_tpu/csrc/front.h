@@ -1,13 +1,13 @@
 // A PJRT plugin in front of the real one, for torch-tpu.
 //
-// torch-tpu loads the plugin that TPU_LIBRARY_PATH names, which it takes for a
-// TPU's. This library, given there, hands out the API of XLA's CUDA or CPU
-// plugin with two changes: PJRT_Client_Create gets the options that suit that
-// plugin, not a TPU's (premapped_buffer_size), which it refuses; and an
-// extension tells how many chips there are.
+// torch-tpu loads the plugin that TPU_LIBRARY_PATH names, and assumes that it
+// is for TPUs. This library, given there, returns the API of XLA's CUDA or CPU
+// plugin with two changes: PJRT_Client_Create gets options for that plugin,
+// which refuses a TPU's (premapped_buffer_size), and an extension reports the
+// number of chips.
 //
-// torch-tpu ends the process if there is no client. Therefore the client is
-// made here, before torch-tpu asks for it, where a failure is an error text.
+// torch-tpu ends the process if there is no client. So this library makes the
+// client earlier, and returns a failure as text.
 //
 // Python calls the functions (torch_xla_gpu/front.py). Those that can fail
 // return null, or a text, which the next call in this thread replaces.

@@ -27,7 +27,7 @@ class Device(NamedTuple):
         platform: XLA's: "CUDA" or "Host".
         plugin: the path of the plugin.
         package: where the plugin comes from.
-        remarks: other findings by name: the driver and the libraries of CUDA.
+        remarks: by name, the driver and the libraries of CUDA that were found.
     """
 
     platform: str

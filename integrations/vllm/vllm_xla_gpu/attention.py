@@ -53,7 +53,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
 
         Args:
             sinks: [num_heads], logits without a value, as in gpt-oss.
-            others: what some models' attention has besides; none of it is supported.
+            others: further options of some models' attention; none is supported.
         """
         if alibi_slopes is not None:
             raise UnsupportedError(
@@ -100,10 +100,10 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         Args:
             layer: has the scales of an fp8 cache.
             query: [num_tokens, num_heads * head_size], or with a dimension for the heads.
-            key, value: [num_tokens, num_kv_heads * head_size], or so, too.
-            kv_cache: as get_kv_cache_shape; empty while the memory is measured, when the result
-                is no attention.
-            attn_metadata: which rows of the cache the tokens are written to, and which they see.
+            key, value: [num_tokens, num_kv_heads * head_size], or with a dimension for the heads.
+            kv_cache: as get_kv_cache_shape; empty while the memory is measured, when the result is
+                meaningless.
+            attn_metadata: the rows of the cache that the tokens are written to and attend to.
 
         Returns:
             [num_tokens, num_heads * head_size] of query's dtype.
@@ -111,7 +111,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         if output_scale is not None or output_block_scale is not None:
             raise NotImplementedError("fused output quantization")
         if kv_cache.numel() == 0:
-            # No constant, about which XLA would think for seconds.
+            # Not a constant, which XLA would fold for seconds.
             result = query if output is None else output
             return result.whole if isinstance(result, Deferred) else result
         is_fp8 = kv_cache.dtype.itemsize == 1
@@ -163,7 +163,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         value: torch.Tensor | Deferred,
         kv_cache: torch.Tensor,
     ) -> Rotation | None:
-        """Return how positions are encoded, if one kernel can do that and write the cache."""
+        """Return the rotary embedding, if one kernel can apply it and write the cache."""
         rotation = rotation_of(query, key, value)
         if rotation is None:
             return None

@@ -15,11 +15,11 @@ from vllm_xla_gpu.sampling import NUM_PARAMS, pack_greedy_params
 UNUSED_SLOT = -1  # kv_pages_update writes no token there
 NO_ADAPTER = -1
 KNOWN = -1  # the token is in input_ids
-_MOST_DECODED = 64  # tokens, with more of which a step takes longer than to read the weights
+_MOST_DECODED = 64  # tokens; a step of more takes longer than reading the weights
 
 
-# Steps between powers of two, in eighths of the smaller one: most where one to three prompts of
-# some hundreds of tokens come in a step, with a token of each other sequence.
+# Sizes between powers of two, in eighths of the smaller one. Most are for steps with one to three
+# prompts of some hundreds of tokens and a token of each other sequence.
 _EIGHTHS = {256: (9, 12), 512: (9, 10, 12, 14), 1024: (9, 10, 12, 14), 2048: (9, 12)}
 
 
@@ -27,14 +27,14 @@ def step_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
     """Return the numbers of tokens to which steps are padded; each is a program.
 
     Args:
-        sizes: vLLM's, which are powers of two unless VLLM_TPU_BUCKET_PADDING_GAP says otherwise.
+        sizes: vLLM's, which are powers of two by default (VLLM_TPU_BUCKET_PADDING_GAP).
         num_seqs: of a step, at most.
 
     Returns:
-        These sizes and some between powers of two: a prompt of 512 tokens, which comes with tokens
-        of other sequences, is padded to 576 and not to 1,024, and three of them to 1,792. Small
-        steps, and those of one token a sequence, have none: reading the weights takes their time.
-        Nor have those of more than 4,096 tokens, which come when many wait, and are full.
+        These sizes and some between powers of two: a prompt of 512 tokens with tokens of other
+        sequences is padded to 576 instead of 1,024, three such prompts to 1,792. There are none for
+        small steps and steps of one token a sequence, whose time is that of reading the weights,
+        nor above 4,096 tokens, where steps are usually full.
     """
     fine = []
     for size, following in itertools.pairwise(sizes):
@@ -46,8 +46,8 @@ def step_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
 def decode_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
     """Return the sizes whose programs take one token of each sequence, which is faster.
 
-    Not the largest one, and none with which a step of more tokens a sequence, which goes to the
-    next size, would take longer.
+    The largest size is excluded, and so are sizes where a step with more tokens per sequence, which
+    goes to the next size, would take longer.
 
     Args:
         sizes: of step_sizes.
@@ -64,7 +64,7 @@ class BatchShape:
         num_tokens: of all sequences together.
         num_seqs: sequences, each of which has a token at least.
         pages_per_seq: entries of a sequence's page table.
-        num_checked: tokens that say whether drafts are right, and those before them.
+        num_checked: the drafts, and the tokens before them, whose next tokens are checked.
         max_q_len: the most tokens of a sequence; None if there may be any number.
     """
 
@@ -93,8 +93,8 @@ class Batch:
 
     Attributes:
         input_ids, positions: [T].
-        previous: [T]; KNOWN, or the row of the step before whose token takes input_ids' place: that
-            step may still run.
+        previous: [T]; KNOWN, or the previous step's row whose token replaces input_ids: that step
+            may still run.
         slots: [T]; where kv_pages_update writes each token.
         adapters: [T]; the slot of each token's LoRA adapter, or NO_ADAPTER.
         page_indices: [S, P].
@@ -103,7 +103,7 @@ class Batch:
         num_seqs: [1]; how many sequences there are.
         last_tokens: [S]; the last token of each.
         checked: [num_checked]; of each sequence with drafts the token before them, and they.
-        params: [S, NUM_PARAMS]; what the sampler needs, of sampling.pack_params.
+        params: [S, NUM_PARAMS]; the sampling parameters of sampling.pack_params.
         max_q_len: that of the shape.
     """
 
@@ -123,7 +123,7 @@ class Batch:
 
     @classmethod
     def unpack(cls, packed: torch.Tensor | np.ndarray, shape: BatchShape) -> Batch:
-        """Return the parts of what `pack` returned, as views."""
+        """Return the fields of an array of `pack`, as views."""
         parts = [packed[begin:end] for begin, end in shape.fields]
         for number in (5, -1):
             parts[number] = parts[number].reshape(shape.num_seqs, -1)
@@ -165,11 +165,10 @@ def pack(
         shape: with room for it.
         requests: have the tokens and pages.
         new_tokens: [number of requests]; how many tokens of each the step computes.
-        rows_before: [number of requests]; their rows in the step before, for those whose last token
-            is not known yet.
+        rows_before: [number of requests]; their rows in the previous step, for those whose last
+            token is not known yet.
         adapters: [number of requests]; the slots of their adapters.
-        num_drafts: [number of requests]; how many of their new tokens are drafts, which are behind
-            their own tokens.
+        num_drafts: [number of requests]; how many of their new tokens are drafts, which come last.
         params: of sampling.pack_params; None if all requests want the best tokens.
 
     Returns:

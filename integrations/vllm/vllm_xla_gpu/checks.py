@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 POOLING_TYPES = ("LAST", "CLS", "MEAN")
 QUANTIZATIONS = ("fp8", "compressed-tensors", "mxfp4")
-# What torchrun sets, and the processes meet by.
+# Variables of torchrun, with which the processes find each other.
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
 
@@ -62,7 +62,7 @@ def check_config(config: VllmConfig) -> None:
         ),
         "logprobs_mode other than raw_logprobs": (
             model is not None and model.logprobs_mode != "raw_logprobs",
-            "leave it out: the model's own log probabilities are told",
+            "leave it out: vLLM returns the model's own log probabilities",
         ),
         "--enable-prompt-embeds": (
             model is not None and model.enable_prompt_embeds,

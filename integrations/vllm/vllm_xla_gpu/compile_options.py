@@ -29,14 +29,14 @@ def step_options(
 ) -> contextlib.AbstractContextManager[None]:
     """Compile a step with options of XLA that shorten the start of an engine.
 
-    For each product XLA:GPU compiles kernels by Triton, and tries them beside cuBLASLt's. That pays
-    where products read the weights as fast as the memory is. To try cuBLASLt's alone takes less
-    than a second for a step: the logits of a step take 0.5 ms then, and 0.95 by its own choice. In
-    fp8 trying Triton's took two seconds or more for each product on an H200.
+    For each product XLA:GPU compiles Triton kernels, and times them beside cuBLASLt's. That pays
+    for products that are bound by the memory's speed. Timing only cuBLASLt's takes less than a
+    second for a step: the logits of a step then take 0.5 ms, with cuBLASLt's default 0.95. In fp8,
+    timing Triton's took two seconds or more for each product on an H200.
 
-    On several devices each all-reduce would end a CUDA graph, of which a step had more than 60.
+    On several devices each all-reduce would end a CUDA graph, and a step had more than 60 graphs.
 
-    Options in XLA_FLAGS stay.
+    Options in XLA_FLAGS take precedence.
     """
     options: dict[str, bool | int | str] = {}
     if num_devices > 1:

@@ -1,4 +1,4 @@
-"""Deferred tensors, which layers of a model return for the layers that know them."""
+"""Deferred tensors, which layers of a model return to layers that can fuse their computation."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Columns(Deferred):
 
     @property
     def _is_read(self) -> bool:
-        """Whether `whole` is a tensor of its own, in which a model may have changed elements."""
+        """True if `whole` has been computed, so that a model may have changed elements."""
         return "whole" in vars(self)
 
     def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[torch.Tensor, ...]:
@@ -113,7 +113,7 @@ class ShardedColumns(Columns):
 
     @property
     def _parts(self) -> tuple[Column, ...]:
-        """Made anew: kept, each would keep the tensors of a step until Python looks for cycles."""
+        """Not cached: a cycle would keep the tensors of a step alive until garbage collection."""
         return tuple(Column(self, number) for number in range(len(self._widths)))
 
     @functools.cached_property
@@ -124,7 +124,7 @@ class ShardedColumns(Columns):
 
     @property
     def are_read(self) -> bool:
-        """Whether the parts are tensors, in which a model may have changed elements."""
+        """True if the parts have been computed, so that a model may have changed elements."""
         return "tensors" in vars(self)
 
     def shape_of(self, number: int) -> torch.Size:
@@ -186,7 +186,7 @@ class Column(Deferred):
     """A part of ShardedColumns, or a view of it, or of the norm of its heads.
 
     Attributes:
-        columns, number: of which it is the part.
+        columns, number: the whole, and the index of the part.
         shape, dtype: as of a tensor.
         norm: of its heads; None if there is none.
     """
@@ -219,7 +219,7 @@ def _view_of_column(name: str) -> Callable[..., Column | torch.Tensor]:
     return method
 
 
-# By these, models take the heads apart and put them together again.
+# Models split and join heads with these methods.
 for _name in ("view", "reshape", "unflatten", "flatten", "contiguous"):
     setattr(Column, _name, _view_of_column(_name))
 
@@ -229,7 +229,7 @@ class HeadNorm:
     """The RMS norm of each head of a Column.
 
     Attributes:
-        column: whose last dimension is a head's.
+        column: the heads, along the last dimension.
         layer: the norm.
         forward: its function.
         adds_one: whether it adds 1 to its weight.
@@ -354,8 +354,8 @@ def rotation_of(query: object, key: object, value: object) -> Rotation | None:
 class PendingSum(Deferred):
     """A row-parallel layer's results on each device, before their sum over the devices.
 
-    What an adapter adds is computed on each device for its own columns, too: there is one sum. A
-    norm after it is computed in the same kernel (`ops.all_reduce_rms_norm`).
+    Each device also computes an adapter's product for its own columns, so there is one sum. A norm
+    after it is computed in the same kernel (`ops.all_reduce_rms_norm`).
     """
 
     def __init__(

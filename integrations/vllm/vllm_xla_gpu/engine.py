@@ -1,6 +1,6 @@
 """Overlapping steps: the engine starts a step while those before it run.
 
-The tokens of a step feed the next one on the device. While that one runs, the host receives the
+The tokens of a step feed the next one on the device. While the next one runs, the host receives the
 tokens, sends them out and schedules.
 """
 
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
     from vllm_xla_gpu.steps import StartedStep
 
-# On several devices a step is shorter than the host's work between the tokens of one step and the
-# start of the next but one.
+# On several devices a step is shorter than the host's work from receiving a step's tokens to
+# starting the next but one.
 _STEPS_IN_FLIGHT, _STEPS_IN_FLIGHT_OF_SEVERAL = 2, 3
-# While sequences generate, a step takes so many tokens, or one prompt, if at most so many wait.
+# While sequences generate and at most this many prompts wait, a step takes this many tokens, or one
+# prompt.
 _SHARED_STEP, _FEW_PROMPTS, _FEW_TOKENS = 1152, 8, 4096
 
 
@@ -58,7 +59,7 @@ class XlaGpuExecutor(UniProcExecutor):
         super()._init_executor()
 
     def sleep_until_needed(self, num_seqs: int) -> None:
-        """Sleep as long as the next step, of so many sequences, can still be scheduled in time."""
+        """Sleep until the next step, of so many sequences, has to be scheduled."""
         time.sleep(self._clock.seconds_until_needed(num_seqs))
 
     @property
@@ -92,10 +93,10 @@ class LaunchedExecutor(XlaGpuExecutor):
 class XlaGpuScheduler(AsyncScheduler):
     """vLLM's scheduler for steps that overlap, extended to drafts, embeddings and penalties."""
 
-    _finished_later: frozenset[str] = frozenset()  # of which the worker has not been told
-    _added: tuple[Request, ...] = ()  # since the step before
+    _finished_later: frozenset[str] = frozenset()  # requests, not reported to the worker yet
+    _added: tuple[Request, ...] = ()  # since the previous step
     _need_their_tokens: tuple[Request, ...] = ()
-    _computed_now: int = 0  # steps whose tokens have not come
+    _computed_now: int = 0  # steps whose tokens have not arrived
     _last_step: frozenset[str] = frozenset()  # the requests of the step before
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -103,7 +104,7 @@ class XlaGpuScheduler(AsyncScheduler):
         self._drafter = Drafter.of_config(self.vllm_config)
         self._is_pooling = self.vllm_config.model_config.runner_type == "pooling"
         if self._is_pooling:
-            # vLLM leaves room for a token of an answer. It would not compute a prompt to its end.
+            # vLLM leaves room for a token of an answer, and would not compute the end of a prompt.
             self.max_model_len += 1
         manager = self.kv_cache_manager
         manager.allocate_slots = functools.partial(
@@ -115,7 +116,7 @@ class XlaGpuScheduler(AsyncScheduler):
 
     def add_request(self, request: Request) -> None:
         if processes.are_several() and request.use_structured_output:
-            # Its grammar is made in a thread. Of each process it has to be there at the same step.
+            # A thread compiles its grammar, which has to be ready at the same step in each process.
             concurrent.futures.wait([request.structured_output_request._grammar])
         super().add_request(request)
         self._added += (request,)
@@ -123,9 +124,9 @@ class XlaGpuScheduler(AsyncScheduler):
             self._need_their_tokens += (request,)
 
     def schedule(self) -> SchedulerOutput:
-        """Return the next step; an empty one if it has to wait for the tokens of another."""
+        """Return the next step; an empty one if it has to wait for another step's tokens."""
         waits_for_drafts = self._drafter is not None and self._computed_now > 0
-        # The device has the tokens of the step before only.
+        # The device has only the previous step's tokens.
         waits_for_others = self._computed_now > 1 and (
             any(map(self._needs_an_older_step, self.running))
             or any(map(_begins_anew_too_early, self.waiting))
@@ -151,16 +152,16 @@ class XlaGpuScheduler(AsyncScheduler):
         return output
 
     def _needs_an_older_step(self, request: Request) -> bool:
-        """Return whether the request goes on from a token that only an older step has."""
+        """Return whether the request continues from a token of a step before the previous one."""
         pending = request.num_output_placeholders
         goes_on = request.num_computed_tokens < request.num_tokens + pending
         return pending > 0 and goes_on and request.request_id not in self._last_step
 
     def _step_limit(self) -> int:
-        """Return how many tokens the next step takes at most.
+        """Return the maximum number of tokens of the next step.
 
         Sequences that generate wait for all prompts of a step. Two steps with a prompt each take
-        about as long as one with both and one without, and as many tokens come of them.
+        about as long as one with both and one without, and generate as many tokens.
         """
         most = self.scheduler_config.max_num_batched_tokens
         if len(self.waiting) > _FEW_PROMPTS:
@@ -179,7 +180,7 @@ class XlaGpuScheduler(AsyncScheduler):
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         super()._update_after_schedule(scheduler_output)
-        # No token follows a prompt to embed, and with drafts nobody knows how many follow.
+        # No token follows a prompt to embed, and with drafts the number is unknown.
         nothing_follows = self._is_pooling or self._drafter is not None
         scheduler_output.requests = {}
         for name in scheduler_output.num_scheduled_tokens:
@@ -187,15 +188,14 @@ class XlaGpuScheduler(AsyncScheduler):
             if nothing_follows:
                 request.num_output_placeholders = 0
             elif request.num_output_tokens + request.num_output_placeholders >= request.max_tokens:
-                # Without a place for it, the last token is not computed with: that step would
-                # have no use, and the next request would wait for it.
+                # The last token needs no further step, for which the next request would wait.
                 request.num_output_placeholders -= 1
 
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int]
     ) -> tuple[list[int], bool]:
         if self._drafter is None:
-            # The last token had no place.
+            # The last token got no placeholder.
             request.num_output_placeholders = max(request.num_output_placeholders, 1)
             return super()._update_request_with_output(request, new_token_ids)
         # AsyncScheduler's counts placeholders.

@@ -14,7 +14,7 @@ from vllm_xla_gpu.limits import UnsupportedError
 
 VLLM_VERSION = "0.11.0"  # the last one for torch 2.8.0
 TORCH_XLA_VERSION = "2.8.1"  # of the wheel that has the operators
-_VLLM_PACKAGES = ("vllm", "vllm-tpu")  # that have the module `vllm`
+_VLLM_PACKAGES = ("vllm", "vllm-tpu")  # packages with the module `vllm`
 
 
 def _version(distribution: str) -> str | None:
@@ -40,7 +40,7 @@ def unserved(found: Mapping[str, str]) -> str | None:
 
 
 def check_packages() -> None:
-    """Check the packages: another vLLM has other classes, another torch_xla no kernels."""
+    """Check the packages: other vLLMs have other classes, other torch_xlas lack the kernels."""
     if reason := unserved(installed()):
         raise UnsupportedError(
             f"{reason}; run `python integrations/vllm/install.py` in an environment without vLLM"

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from torch_xla_ext import ops
 
-# With more tokens, or fewer columns for the multiprocessors, XLA's products are as fast.
+# With more tokens, or with too few columns for the multiprocessors, XLA's products are as fast.
 _MOST_TOKENS = 16
 LEAST_COLUMNS = 1024
 

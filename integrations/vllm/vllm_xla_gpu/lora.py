@@ -78,7 +78,7 @@ class Adapters(PunicaWrapperBase):
         return y.plus(added) if isinstance(y, Columns) else y + torch.cat(added, dim=-1)
 
     def _is_own(self, a: torch.Tensor) -> torch.Tensor:
-        """Return which rows of A are of a token's adapter, bool [num_tokens, num_slots * rank]."""
+        """Return whether rows of A are a token's adapter's, bool [num_tokens, num_slots * rank]."""
         slots = torch.arange(a.shape[0], device=a.device)
         return (self.slots[:, None] == slots).repeat_interleave(a.shape[2], dim=1)
 
@@ -93,7 +93,7 @@ def _products(
 ) -> torch.Tensor:
     """Return the product of x with both matrices of each token's adapter.
 
-    All adapters' matrices are read once, in two products: their ranks are one behind the other.
+    Two products read all adapters' matrices once: their ranks are concatenated.
 
     Args:
         x: [num_tokens, in_features].
@@ -117,13 +117,13 @@ def _side_by_side(b: torch.Tensor) -> torch.Tensor:
 def write_slots_whole(manager: LoRAModelManager, devices: Devices | None) -> None:
     """Make the manager write an adapter in one program, which is the same for all of them.
 
-    vLLM's own set_lora writes a part of the size of the adapter's rank, at a place that is a number
-    of the program: each other adapter would compile, for each layer. Here it runs on the host, on
-    slots of zeros.
+    vLLM's own set_lora writes a slice of the adapter's rank at an index that is a constant of the
+    program, so each new adapter would compile for each layer. Here it runs on the host, on slots of
+    zeros.
 
     Args:
         manager: of a model that is not on `devices` yet.
-        devices: among which the model will be divided, if they are several.
+        devices: the devices that will share the model, if there are several.
     """
     manager.activate_adapter = _Writer(manager, devices)
 
@@ -135,7 +135,8 @@ class _Writer:
         self._manager, self._devices = manager, devices
         self._activate = manager.activate_adapter
         self._layers = list(manager.modules.values())
-        # What set_lora writes to. On several devices there may be more matrices, of parts of it.
+        # The matrices that set_lora writes to. On several devices there may be more, for their
+        # parts.
         self._slots = [
             [torch.empty(1, *stack.shape[1:], dtype=stack.dtype, device="meta") for stack in part]
             for layer in self._layers

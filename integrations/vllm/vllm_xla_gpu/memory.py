@@ -20,7 +20,7 @@ CPU_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 _CPU_CACHE_GIB = 0.25
 # Share of the limit for memory of programs beside the profiled one, and for gaps between buffers.
 _RESERVE = 0.03
-# Share of the limit for activations, where XLA does not report their size.
+# Share of the limit for activations if XLA does not report their size.
 _ACTIVATIONS = 0.1
 
 
@@ -47,7 +47,7 @@ def allocator_info(device: torch.device) -> dict[str, int] | None:
         return xm.get_memory_info(device)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
-        logger.warning("XLA does not tell how much memory there is, so it is estimated: %s", reason)
+        logger.warning("XLA reports no memory size, so it is estimated: %s", reason)
         return None
 
 
@@ -58,7 +58,7 @@ def allocator_peak(device: torch.device) -> int:
 
 
 def room_for(size: int, device: torch.device, most: int) -> int:
-    """Return how often so many bytes fit into the device's free memory, at least once."""
+    """Return how many times so many bytes fit into the device's free memory, at least 1."""
     info = allocator_info(device)
     if info is None:
         return most
@@ -79,7 +79,7 @@ class DeviceMemory:
     device: str
     limit: int
     peak: int
-    # What the caches get where it does not follow from the other two.
+    # The caches' bytes if they do not follow from the other two.
     cache: int | None = None
 
     @classmethod
@@ -89,8 +89,8 @@ class DeviceMemory:
         Args:
             device: the XLA device.
             weights: bytes of those that the device has.
-            earlier_peak: `allocator_peak` before this engine was made, which is that of an engine
-                before it in this process.
+            earlier_peak: `allocator_peak` before this engine was made, the peak of earlier engines
+                in this process.
         """
         info = allocator_info(device)
         if info is None and os.environ["PJRT_DEVICE"] == "CPU":
@@ -120,7 +120,7 @@ class DeviceMemory:
         """Return the bytes for the KV caches, after the largest step has run without them.
 
         Args:
-            devices: among which the caches are divided.
+            devices: the number of devices that share the caches.
 
         Raises:
             UnsupportedError: there are none.

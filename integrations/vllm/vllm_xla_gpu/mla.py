@@ -45,12 +45,12 @@ class XlaGpuMla(AttentionImpl):
         self.latent_dim = kv_lora_rank
         self.head_dims = [qk_nope_head_dim, v_head_dim]
         self.kv_b_proj = kv_b_proj
-        # Marks queries as divided by heads, if there are several devices: of an operator's operands
-        # one has to be marked, and the cache is not divided.
+        # Marks queries as divided by heads, if there are several devices: an operator needs a
+        # divided operand, and the cache is not divided.
         self.divide_heads: Callable[[torch.Tensor], torch.Tensor] = lambda query: query
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
-        """Take the projections apart, for a product with each head's."""
+        """Split the projections into those of each head."""
         weight = self.kv_b_proj.weight.data.unflatten(0, (self.num_heads, -1))
         projections = weight.split(self.head_dims, dim=1)
         self.kv_b_proj.sharded = nn.ModuleList(ShardedLinear(p.clone()) for p in projections)
@@ -77,13 +77,13 @@ class XlaGpuMla(AttentionImpl):
             rotated: [num_tokens, 1, rope], the part of the keys that is rotated.
             kv_cache: [num_pages, page_size, 2, LATENT_DIM / 2], rows in two halves, as keys and
                 values of kv_pages_update; empty while the memory is measured.
-            attn_metadata: which rows of the cache the tokens are written to, and which they see.
+            attn_metadata: the rows of the cache that the tokens are written to and attend to.
 
         Returns:
             [num_tokens, num_heads * v_head_dim] of query's dtype.
         """
         if kv_cache.numel() == 0:
-            # No constant, about which XLA would think for seconds.
+            # Not a constant, which XLA would fold for seconds.
             return query[:, 0, :1].expand(-1, self.num_heads * self.head_dims[1])
         of_keys, of_values = (linear.weight for linear in self.kv_b_proj.sharded)
         rows = torch.cat([latent, rotated.flatten(1)], dim=-1)

@@ -86,11 +86,11 @@ class XlaGpuModelRunner(WarmedUpRunner):
         Args:
             vllm_config: of the engine.
             device: torch_xla's.
-            start: of the engine, which is told what takes long.
-            devices: those that share the model, if they are several.
+            start: measures the phases of the engine's start.
+            devices: the devices that share the model, if there are several.
         """
         super().__init__(vllm_config, device)
-        # Where it would make masks that no program here reads.
+        # Otherwise vLLM would make masks that no program here reads.
         self.input_batch.device = torch.device("cpu")
         self.start = start
         self._devices = devices
@@ -102,11 +102,11 @@ class XlaGpuModelRunner(WarmedUpRunner):
         self._decode_sizes = []
         if self._drafter is None:
             self._decode_sizes = decode_sizes(self.num_tokens_paddings, self.max_num_reqs)
-        # Each sequence of a step has a token at least, so a step of few tokens has few sequences.
+        # Each sequence of a step has at least one token, so a step of few tokens has few sequences.
         self.num_reqs_paddings = sorted({self._shape(n).num_seqs for n in self.num_tokens_paddings})
-        # All that a step's CUDA graph reads and writes stays in the same buffers, or XLA would
-        # rewrite it each time: the logits, by the number of sequences; the tokens of the last step;
-        # and the sampling parameters. See _received and _sent for the others.
+        # A step's CUDA graph reads and writes fixed buffers, or XLA would rewrite the graph each
+        # time: the logits, by the number of sequences; the tokens of the last step; and the
+        # sampling parameters. See _received and _sent for the others.
         self._logits: dict[int, torch.Tensor] = {}
         self._tokens = self._placed(torch.zeros(self.max_num_reqs, 1, dtype=torch.int64))
         self._sampling_params = self._placed(
@@ -116,7 +116,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         self._penalize = self._captured_by_rows(penalized)
         self._best = self._captured_by_rows(self._keep_best)
         self._sampled = self._captured_by_rows(self._keep_sampled)
-        # vLLM compiles these by torch.compile, which looks for torch's own CUDA.
+        # vLLM compiles these with torch.compile, which looks for torch's own CUDA.
         for name in ("structured_decode", "gather_logprobs"):
             setattr(self, name, self._captured_by_rows(self._uncompiled(name)))
         self._logits_of = self._uncompiled("compute_logits")
@@ -132,8 +132,9 @@ class XlaGpuModelRunner(WarmedUpRunner):
         self, function: Callable[..., Any], sizes: Iterable[int]
     ) -> dict[int, CapturedStep]:
         """Return the function for each size, its first argument."""
-        # vLLM's code names much that changes from step to step, and that no model reads. Starting a
-        # program on several devices takes longer than the rest of the host's work for a step.
+        # vLLM's code reads attributes that change from step to step, and that no model uses, so
+        # Python's state is not compared. Starting a program on several devices takes longer than
+        # the rest of the host's work for a step.
         return {
             size: torch_xla_ext.capture(
                 functools.partial(function, size),
@@ -162,10 +163,10 @@ class XlaGpuModelRunner(WarmedUpRunner):
         """Load the model as vLLM's loaders do, after a check of its size."""
         loader = get_model_loader(self.load_config)
         is_streamed = self._streams_weights()
-        # One device may have no room for weights that several share.
+        # One device may lack room for weights that several share.
         on_host = is_streamed or self._devices is not None
         device = torch.device("cpu") if on_host else self.device
-        # It keeps the layers of earlier engines by a key that does not say all of their settings.
+        # vLLM caches the layers of earlier engines by a key that lacks some of their settings.
         rotary_embedding._ROPE_DICT.clear()
         if self.vllm_config.quant_config is not None:
             overrides.apply("quantized")
@@ -241,7 +242,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         return {name: MLAAttentionSpec(**dataclasses.asdict(s)) for name, s in specs.items()}
 
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
-        # It makes them by torch.zeros on the default device, and moves them.
+        # vLLM makes the caches by torch.zeros on the default device, and moves them.
         with self.device:
             super().initialize_kv_cache(kv_cache_config)
         if self._devices is not None:
@@ -284,7 +285,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
     # What is captured.
 
     def _received(self, packed: torch.Tensor) -> torch.Tensor:
-        """Return an argument, which each step has at another address."""
+        """Return an argument, whose address differs in each step."""
         return ops.copy_outside_graphs(packed)
 
     def _sent(self, result: torch.Tensor) -> torch.Tensor:
@@ -372,7 +373,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
             return NO_ADAPTER
         requests = self.input_batch.lora_id_to_lora_request
         if requests:
-            # In an order that is the same in all processes.
+            # Sorted, so that all processes have the same order.
             self.lora_manager._apply_adapters([requests[name] for name in sorted(requests)])
         slots = {name: slot for slot, name in enumerate(self._adapter_manager.lora_index_to_id)}
         names = self.input_batch.request_lora_mapping[:num_seqs].tolist()
@@ -386,7 +387,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         step = self._start_step(scheduler_output)
         tokens, checked = step.result
         tokens, logprobs = self._sample(scheduler_output, step.shape, step.ends, tokens)
-        # In the middle of a prompt a token means nothing.
+        # A token in the middle of a prompt is meaningless.
         has_token = step.ends >= self.input_batch.num_tokens[: len(step.ends)]
         self._rows = {state.req_id: row for row, state in enumerate(step.requests)}
         self._verify_num_xla_graphs("execute_model")
@@ -441,11 +442,11 @@ class XlaGpuModelRunner(WarmedUpRunner):
         ends: np.ndarray,
         tokens: torch.Tensor,
     ) -> tuple[torch.Tensor, LogprobsTensors | None]:
-        """Replace the best tokens of the started step by those that its requests ask for."""
+        """Replace the best tokens of the started step by sampled ones, as its requests ask."""
         logits = self._logits[shape.num_seqs]
         has_grammar = scheduler_output.grammar_bitmask is not None
         if has_grammar:
-            # vLLM's code takes the request's number in the queue for the row of its mask.
+            # vLLM's code uses the request's index in the queue as the row of its mask.
             numbers = scheduler_output.structured_output_request_ids
             rows = {req_id: row for row, req_id in enumerate(sorted(numbers, key=numbers.get))}
             required, mask, bits = self.prepare_structured_decoding_input(
@@ -462,7 +463,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
             tokens = self._sampled(adjusted)
         elif adjusted is not self._logits[shape.num_seqs]:
             tokens = self._best(adjusted)
-        # vLLM's own max_num_logprobs is 0 if requests ask for the chosen token's alone.
+        # vLLM's own max_num_logprobs is 0 if requests ask only for the chosen token's.
         if not self.input_batch.num_logprobs:
             return tokens, None
         return tokens, self.gather_logprobs(logits, tokens)

@@ -1,7 +1,7 @@
 """MoE layers: tokens are sorted by their experts, and multiplied in groups.
 
-The weights stay as vLLM loads them. Of several devices, each has a part of every expert's inner
-width, and there is one sum over the devices.
+The weights stay as vLLM loads them. With several devices, each has a part of every expert's inner
+width, and one all-reduce adds the results.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from vllm_xla_gpu.sharded_linear import ShardedLinear
 
 _WEIGHTS = {"w13_weight", "w2_weight"}
 _BIASES = {"w13_bias", "w2_bias"}
-# Of weights in fp8 and of their inputs. When they are loaded, some are called differently.
+# The scales of weights in fp8 and of their inputs; loaders have other names for some.
 _SCALES = {f"{w}_{of}_scale" for w in ("w13", "w2") for of in ("weight", "input")}
 _STORED_SCALES = _SCALES | {"w13_weight_scale_inv", "w2_weight_scale_inv"}
-# Of an expert, by the names that vLLM and fused_experts have in common.
+# An expert's activations, with names that vLLM and fused_experts share.
 _ACTIVATIONS = {"silu", "gelu", "swigluoai"}
 
 
 def check(model: nn.Module) -> None:
-    """Raise UnsupportedError for an MoE layer that would be computed in another way."""
+    """Raise UnsupportedError for an MoE layer with unsupported options."""
     for layer in model.modules():
         if not isinstance(layer, FusedMoE):
             continue

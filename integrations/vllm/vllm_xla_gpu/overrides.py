@@ -4,8 +4,8 @@ The replacements were written for, and tested with, the version in environment.p
 model_runner.py, attention.py, sampling.py, engine.py and platform.py subclass vLLM's classes for
 TPUs.
 
-A replacement imports what it puts there when its stage comes: vLLM chooses its platform in between,
-and what imports torch_xla has to wait for that.
+A replacement imports its new value at its stage: vLLM chooses its platform in between, and modules
+that import torch_xla have to wait for that.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Replacement:
     Attributes:
         stage: when it takes place; see `apply`.
         module, path: of the attribute, such as vllm.v1.engine.async_llm and AsyncLLM.shutdown.
-        make: makes the new value of the old one.
+        make: makes the new value from the old one.
     """
 
     stage: str
@@ -99,7 +99,7 @@ def _check_arguments(create: Callable) -> Callable:
 def _inspect_here(_: Callable) -> Callable:
     """Import a model's class in this process; vLLM uses another one because of CUDA.
 
-    Here that does not happen, and another process takes some ten seconds.
+    CUDA is not initialized here, and another process takes some ten seconds.
     """
     return lambda inspect: inspect()
 
@@ -171,7 +171,7 @@ _ROPE = "vllm.model_executor.layers.rotary_embedding.base"
 
 @_replaces("runner", _ROPE, "RotaryEmbedding.forward_native")
 def _defer_rotation(forward: Callable) -> Callable:
-    """Let the kernel that writes the cache encode positions, if nothing comes in between."""
+    """Let the kernel that writes the cache apply the rotary embedding, if nothing is in between."""
     from vllm_xla_gpu.deferred import rotated
 
     def forward_native(
@@ -324,7 +324,7 @@ def _load_without_cuda(load: Callable) -> Callable:
 
 @_replaces("runner", "vllm.v1.worker.tpu_model_runner", "PallasAttentionBackend")
 def _attention(_: type) -> type:
-    """Return this backend, from whose name the runner takes the caches' shape."""
+    """Return this backend, from which the runner gets the caches' shape."""
     from vllm_xla_gpu.attention import XlaGpuAttentionBackend
 
     return XlaGpuAttentionBackend

@@ -24,7 +24,7 @@ DEFAULT_PAGE_SIZE = 16
 
 
 class XlaGpuPlatform(TpuPlatform):
-    """The platform of GPUs; it says that it is a TPU, so that vLLM takes its paths for XLA."""
+    """The platform of GPUs; it pretends to be a TPU, so that vLLM takes its paths for XLA."""
 
     device_control_env_var = "CUDA_VISIBLE_DEVICES"
     additional_env_vars = ("PJRT_DEVICE", "XLA_FLAGS")
@@ -71,7 +71,7 @@ class XlaGpuPlatform(TpuPlatform):
 
     @classmethod
     def is_kv_cache_dtype_supported(cls, kv_cache_dtype: str, *args: object) -> bool:
-        return True  # check_config refuses the others with a better sentence
+        return True  # check_config refuses the others with a better error
 
     @classmethod
     def validate_request(

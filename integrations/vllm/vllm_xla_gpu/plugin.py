@@ -11,8 +11,8 @@ from vllm_xla_gpu import overrides
 def platform_class() -> str | None:
     """Return the platform's class, if PJRT_DEVICE asks for one of its devices.
 
-    vLLM takes an exception in here for "not this platform". What is wrong with the machine is
-    therefore said when the class is imported (environment.py).
+    vLLM interprets an exception here as "not this platform". So errors of the machine are raised
+    when the class is imported (environment.py).
     """
     if _is_chosen():
         return "vllm_xla_gpu.platform.XlaGpuPlatform"

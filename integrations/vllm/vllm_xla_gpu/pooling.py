@@ -1,4 +1,4 @@
-"""Embeddings: of each step the host gets the hidden states, which vLLM's pooler takes."""
+"""Embeddings: the host passes each step's hidden states to vLLM's pooler."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class StartedPooling:
 
     @torch.no_grad()
     def result(self) -> ModelRunnerOutput:
-        """Wait for the hidden states; None for a request whose prompt goes on."""
+        """Wait for the hidden states; None for a request whose prompt continues."""
         hidden = self.hidden.cpu()[: sum(self.new_tokens)]
         lengths = [len(state.prompt_token_ids) for state in self.requests]
         metadata = PoolingMetadata(

@@ -2,8 +2,8 @@
 
 Each process runs the whole engine, and XLA divides its programs among the devices of all of them.
 So all have to start the same programs, with the same data: otherwise devices wait for each other
-for ever, or compute with what belongs to another step. Before each step the processes therefore
-compare what they are about to run.
+for ever, or compute with another step's data. So the processes compare each step before they start
+it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
-# For how many seconds a process waits for the others.
+# The seconds that a process waits for the others.
 TIMEOUT_VARIABLE = "VLLM_XLA_PROCESSES_TIMEOUT"
 _DEFAULT_TIMEOUT = 600
-# For how long it waits without asking whether they are still there.
+# The seconds that it waits before it checks whether they are alive.
 _PATIENCE = datetime.timedelta(seconds=2)
 # Environment that changes the programs of vLLM's backend for XLA.
 _ENVIRONMENT = (
@@ -50,7 +50,7 @@ _engines = itertools.count()
 
 
 class ProcessesError(RuntimeError):
-    """The processes of an engine do not do the same, or one of them is missing."""
+    """The processes of an engine differ, or one of them is missing."""
 
 
 def are_several() -> bool:
@@ -92,7 +92,7 @@ class Peers:
         self._rank, self.count = rank, count
         self._store, self._timeout = store, timeout
         self._step = 0
-        # Rank 0's: keys that all have read, and those that all will have read in the next step.
+        # On rank 0: keys that all have read, and keys that all will have read in the next step.
         self._read: list[str] = []
         self._written: list[str] = []
         self._noted = hashlib.blake2b(digest_size=8)
@@ -134,13 +134,13 @@ class Peers:
         return min(map(int, self.gather(str(number))))
 
     def check_same(self, values: Mapping[str, object], remedy: str) -> None:
-        """Raise ProcessesError in all processes, with what differs, if their values do."""
+        """Raise ProcessesError in all processes, with the differences, if their values differ."""
         texts = self.gather(json.dumps({name: str(value) for name, value in values.items()}))
         if len(set(texts)) == 1:
             return
         own, *others = map(json.loads, texts)
         differences = [
-            f"{name} is {_shortened(own.get(name))} for rank 0, but {_shortened(of_rank.get(name))}"
+            f"{name}: {_shortened(own.get(name))} for rank 0, but {_shortened(of_rank.get(name))}"
             f" for rank {rank}"
             for rank, of_rank in enumerate(others, 1)
             for name in own | of_rank
@@ -160,12 +160,12 @@ class Peers:
         """
         batch = [packed, output.grammar_bitmask]
         values: dict[str, object] = {
-            "the batch": (
+            "batch": (
                 f"{output.total_num_scheduled_tokens} tokens of "
                 f"{len(output.num_scheduled_tokens)} sequences "
                 f"({_digest(*[b'' if part is None else part.tobytes() for part in batch])})"
             ),
-            "what the steps before computed": self._noted.hexdigest(),
+            "results of earlier steps": self._noted.hexdigest(),
         }
         if added := output.added:
             values |= _summary(added)
@@ -180,8 +180,8 @@ class Peers:
     def program_folder(self, path: str) -> str:
         """Return this process's folder of compiled programs, with those of all processes.
 
-        XLA's processes tell each other what they find out when they compile a program. One that
-        reads the program from a file tells nothing.
+        XLA's processes exchange autotuning results when they compile a program. A process that
+        reads the program from a file sends none.
         """
         folder = Path(path, f"rank{self._rank}of{self.count}")
         folder.mkdir(parents=True, exist_ok=True)
@@ -283,12 +283,12 @@ def _summary(added: list[Request]) -> dict[str, str]:
     ]
     parameters = [repr(msgspec.structs.asdict(r.sampling_params)).encode() for r in added]
     return {
-        "what is asked": (
+        "new requests": (
             f"{len(added)} prompts of {length} tokens in all ({_digest(repr(prompts).encode())})"
         ),
-        "their sampling parameters": _digest(*parameters),
-        "their adapters": _digest(repr(adapters).encode()),
-        "their priorities": _digest(repr([r.priority for r in added]).encode()),
+        "sampling parameters": _digest(*parameters),
+        "adapters": _digest(repr(adapters).encode()),
+        "priorities": _digest(repr([r.priority for r in added]).encode()),
     }
 
 

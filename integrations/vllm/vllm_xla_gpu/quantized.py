@@ -1,7 +1,7 @@
 """vLLM's linear and MoE layers with fp8 weights, and experts in MXFP4.
 
-vLLM's own are calls of its CUDA operators. Here all kinds of checkpoint become the same: a weight
-[out_features, in_features], a scale of each output feature or of each block, and none or one of the
+vLLM's own layers call its CUDA operators. Here all kinds of checkpoint get one form: a weight
+[out_features, in_features], a scale of each output feature or block, and optionally one of the
 inputs. The product is fp8.linear; that of experts is in moe.py.
 """
 
@@ -39,7 +39,7 @@ from vllm_xla_gpu.limits import UnsupportedError
 class Fp8LinearMethod(of_vllm.Fp8LinearMethod):
     """The method of quantization="fp8": bfloat16 checkpoints, or fp8 with a scale of each weight.
 
-    Its name is one of those by which vLLM chooses how weights are loaded.
+    vLLM chooses by its class name how weights are loaded.
     """
 
     def process_weights_after_loading(self, layer: LinearBase) -> None:
@@ -51,7 +51,8 @@ class Fp8LinearMethod(of_vllm.Fp8LinearMethod):
             _keep(layer, layer.weight.data, _of_outputs(layer), _of_inputs(layer))
             return
         weight = layer.weight.data
-        # On the host: XLA:GPU does not round quotients exactly, which changes 3% of the weights.
+        # On the host, because XLA:GPU does not round quotients exactly, which changes 3% of the
+        # weights.
         scale = fp8.scale_of(weight.abs().amax().cpu())
         rounded = fp8.quantized(weight, scale)
         _keep(layer, rounded, scale.to(weight.device).expand(len(weight)), None)
@@ -124,7 +125,7 @@ class Mxfp4MoEMethod(mxfp4.Mxfp4MoEMethod):
 
 
 class _OnHost(TorchFunctionMode):
-    """Leaves tensors where they are that are sent to CUDA."""
+    """A mode that leaves tensors in place that code sends to CUDA."""
 
     def __torch_function__(
         self, function: Callable, types: object, args: tuple = (), kwargs: dict | None = None
@@ -166,7 +167,7 @@ def _of_outputs(layer: LinearBase) -> torch.Tensor:
     scale = layer.weight_scale.data
     if scale.dim() == 2:
         return scale[:, 0]
-    # Of queries, keys and values, or one for all, where vLLM leaves the others negative.
+    # Scales of queries, keys and values; vLLM leaves unused ones negative.
     scale = torch.where(scale > 0, scale, scale[0])
     widths = zip(scale, layer.logical_widths, strict=True)
     return torch.cat([part.expand(width) for part, width in widths])

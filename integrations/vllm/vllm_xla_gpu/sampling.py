@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from vllm.v1.worker.tpu_input_batch import InputBatch
 
 _WORD = 0xFFFFFFFF
-# Of a float32 below 1, less one bit.
+# The bits of a float32 below 1, less one.
 _UNIFORM_BITS = 23
-# Below it, the best token is meant.
+# Lower temperatures mean the best token.
 _LEAST_TEMPERATURE = 1e-5
 # Columns of the result of `pack_params`: three of float32, top_k, and a key's two words.
 _FLOATS = ("temperature", "min_p", "top_p")
@@ -211,7 +211,7 @@ class KeyedSampler(Sampler):
 
         Args:
             logits: float32 [num_seqs, vocabulary], which is written to.
-            metadata: what the requests ask for; a temperature below 0 means the best token.
+            metadata: the requests' parameters; a temperature below 0 means the best token.
         """
         best = self.greedy_sample(logits)
         logits = self.apply_temperature(logits, metadata.temperature)

@@ -50,9 +50,9 @@ def _parameter(tensor: torch.Tensor | None) -> nn.Parameter | None:
 class ColumnsMethod(LinearMethodBase):
     """A linear layer whose columns are those of several weights, one after another.
 
-    One weight divided into equal parts would give a device the keys of other heads than its
-    queries'. So its rows are in another order: the first device's queries, keys and values, then
-    the second's. One product is faster than several: XLA would join them, at a cost.
+    Dividing one weight into equal parts would give a device the keys of other heads than its
+    queries'. So its rows are reordered: the first device's queries, keys and values, then the
+    second's. One product is faster than several, which XLA would join at a cost.
     """
 
     def __init__(self, widths: Sequence[int], count: int) -> None:

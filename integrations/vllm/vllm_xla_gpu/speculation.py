@@ -1,6 +1,6 @@
-"""Speculative decoding by n-grams, which proposes the tokens that followed the last ones before.
+"""Speculative decoding by n-grams: proposes the tokens that followed an earlier occurrence.
 
-A step computes the drafts behind a request's last token, too, and its best tokens say how many of
+A step also computes the drafts after a request's last token, and its best tokens show how many of
 them are right (Saxena, "Prompt Lookup Decoding", 2023).
 """
 

@@ -1,7 +1,7 @@
 """Schedule the next step shortly before the device can start it.
 
-The engine schedules a step while the one before runs. If that is one of prompts, a request that
-comes in the meantime would wait for the end of both before its own first step.
+The engine schedules a step while the previous one runs. If that one has prompts, a request that
+arrives during it would wait for both steps before its own first step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 _T = TypeVar("_T")
-# To schedule, prepare and start a step takes fewer seconds, and so many for each sequence.
+# Upper bounds of the seconds to schedule, prepare and start a step, and of those per sequence.
 _EARLY, _EARLY_BY_SEQUENCE = 0.004, 25e-6
 
 
@@ -43,7 +43,7 @@ class StepClock:
         return found
 
     def seconds_until_needed(self, num_seqs: int) -> float:
-        """Return how long the next step, of so many sequences, need not be scheduled.
+        """Return how long scheduling the next step, of so many sequences, can wait.
 
         0 if that is not known.
         """

@@ -33,7 +33,7 @@ class ModelStep:
         new_tokens: how many tokens of each the step computes.
         ends: how many of each have been computed after the step.
         drafts: of each, which are the last of the new tokens.
-        result: what `_run_model` returns.
+        result: of `_run_model`.
     """
 
     shape: BatchShape
@@ -77,7 +77,7 @@ class StartedStep:
         return False
 
     def result(self) -> ModelRunnerOutput:
-        """Wait for the tokens, and write them down for the steps to come."""
+        """Wait for the tokens, and record them for later steps."""
         received = self.tokens.cpu()[: len(self.requests)]
         if self.peers is not None:
             self.peers.note(received.numpy().tobytes())

@@ -47,7 +47,7 @@ from vllm_xla_gpu.processes import Peers
 from vllm_xla_gpu.sharded_linear import ColumnsMethod, SeparateColumnsMethod, ShardedLinear
 
 _AXIS = "model"
-# Of the sum of a row-parallel layer: with more NCCL's all-reduce is faster than one exchange.
+# Bytes of a row-parallel layer's sum, above which NCCL's all-reduce is faster than one exchange.
 _MOST_IN_ONE_EXCHANGE = 512 * 1024
 _MOST_EXACT_IN_FLOAT32 = 2**24  # of consecutive integers
 
@@ -170,8 +170,8 @@ class Devices:
         """Return int64 [n], the first index of the largest of each row of logits [n, vocabulary].
 
         The vocabulary is divided, and the devices exchange the largest logits and their indices in
-        one sum, to which each adds its own and zeros for the others. XLA's all-gathers would have
-        each CUDA graph of a step written anew.
+        one sum, to which each adds its own and zeros for the others. With XLA's all-gathers, each
+        step would rewrite its CUDA graphs.
         """
         num_rows, vocabulary = logits.shape
         num_bytes = num_rows * self.count * 2 * torch.float32.itemsize
@@ -304,7 +304,7 @@ class Devices:
 
         Args:
             model: the model.
-            sent: the `parts` on the devices of weights that have no values any more.
+            sent: the `parts`, on the devices, of weights whose host values have been freed.
         """
         for module in model.modules():
             if isinstance(module, BaseLinearLayerWithLoRA):
@@ -382,7 +382,7 @@ def _divided_dimension(module: nn.Module) -> int | None:
         return module.dim
     if isinstance(module, ColumnParallelLinear | VocabParallelEmbedding):
         return 0
-    # Of experts the size counts only: moe.divide takes their weights away.
+    # For experts only the size matters: moe.divide removes their weights.
     return 1 if isinstance(module, RowParallelLinear | FusedMoE) else None
 
 

@@ -53,7 +53,7 @@ class WarmedUpRunner(TPUModelRunner, abc.ABC):
 
     Attributes:
         start: measures the engine's start.
-        _devices: those that share the model, if they are several.
+        _devices: the devices that share the model, if there are several.
         _run: the steps, by their numbers of tokens.
     """
 

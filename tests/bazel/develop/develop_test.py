@@ -103,7 +103,7 @@ def make_wheel(folder: Path, version: str, **files: str) -> Path:
     return path
 
 
-def test_only_what_changes_is_unpacked(tmp_path: Path) -> None:
+def test_only_changed_files_are_unpacked(tmp_path: Path) -> None:
     site = tmp_path / "site"
     files = {"_XLAC.so": "1", "torch_xla/a.py": "a", "package/b.py": "b"}
     first = make_wheel(tmp_path, "1", **files)

@@ -61,7 +61,7 @@ def files(folder: Path) -> set[str]:
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
 
 
-def test_extracts_only_what_the_rules_choose(index: Path, tmp_path: Path) -> None:
+def test_extracts_only_matching_files(index: Path, tmp_path: Path) -> None:
     pin = f"toy==1.0 --hash=sha256:{make_wheel(index)}"
     out = run_extract(tmp_path, lock(tmp_path, pin), "toy/include/*", "toy/bin/run=program")
     assert files(out) == {"toy/include/a.h", "toy/include/deep/b.h", "program"}

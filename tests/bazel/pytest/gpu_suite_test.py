@@ -112,7 +112,7 @@ def test_a_test_that_ends_the_process_or_hangs_fails_alone(root: Path, tmp_path:
         assert part in text
 
 
-def test_goes_on_where_it_ended(root: Path, tmp_path: Path) -> None:
+def test_done_continues_an_earlier_run(root: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
     (root / "seconds").write_text("60")
     run(first, "tests/slow_test.py", "tests/good_test.py", "--minutes", "0.1", code=3)

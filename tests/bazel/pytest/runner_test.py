@@ -118,7 +118,7 @@ def run_forked(tmp_path: Path, *more: str, **variables: str) -> subprocess.Compl
     )
 
 
-def test_forked_files_share_only_what_is_imported(tmp_path: Path) -> None:
+def test_forked_files_share_only_imports(tmp_path: Path) -> None:
     result = run_forked(tmp_path, "second_test.py", "third_test.py")
     assert result.returncode == 0, result.stdout + result.stderr
     root = ElementTree.parse(tmp_path / "out.xml").getroot()

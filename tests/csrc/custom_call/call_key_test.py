@@ -48,7 +48,7 @@ def test_the_key_collects_nested_operands() -> None:
     assert [id(operand) for operand in operands] == [id(a), id(b), id(a)]
 
 
-def test_what_is_not_cached() -> None:
+def test_values_that_are_not_cached() -> None:
     class Subclass(torch.Tensor):
         pass
 

@@ -22,6 +22,6 @@ def test_narrowed_output(device: torch.device) -> None:
         XLAC._xla_gpu_custom_call([x], b"", [[2]], [torch.float64], "T")
 
 
-def test_what_is_not_narrowed_is_accepted(device: torch.device) -> None:
+def test_other_dtypes_are_accepted(device: torch.device) -> None:
     x = torch.zeros(2, dtype=torch.int32).to(device)
     assert XLAC._xla_gpu_custom_call([x], b"", [[2]], [torch.bfloat16], "T")[0].shape == (2,)

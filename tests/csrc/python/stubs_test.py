@@ -69,7 +69,7 @@ def check_parameters(name: str, node: ast.FunctionDef, function: object) -> None
         assert ours == theirs or re.fullmatch(r"arg\d+", theirs), (name, ours, theirs)
 
 
-def test_what_is_declared_exists() -> None:
+def test_declared_functions_exist() -> None:
     for name, node in NAMES.items():
         if name in REMOVED:
             continue
@@ -100,12 +100,12 @@ def test_everything_has_a_docstring() -> None:
             assert ast.get_docstring(node), name
 
 
-def test_what_the_library_adds_is_declared(upstream: set[str]) -> None:
+def test_added_functions_are_declared(upstream: set[str]) -> None:
     added = {name for name in set(dir(XLAC)) - upstream if not name.startswith("__")}
     assert added <= set(NAMES)
 
 
-def test_what_is_declared_is_no_other_name_of_upstream(upstream: set[str]) -> None:
+def test_only_replaced_names_of_upstream_are_declared(upstream: set[str]) -> None:
     """Upstream's functions that are replaced are declared, and no others."""
     init = ["_clear_pending_irs", "_prepare_to_exit", "_set_use_eager_mode"]
     calls = ["_xla_custom_call", "_xla_gpu_custom_call", "_xla_register_custom_call_target"]
@@ -113,7 +113,7 @@ def test_what_is_declared_is_no_other_name_of_upstream(upstream: set[str]) -> No
 
 
 @pytest.mark.parametrize("folder", ["torch_xla_ext/python", "integrations"])
-def test_what_python_uses_exists(folder: str) -> None:
+def test_names_that_python_uses_exist(folder: str) -> None:
     used = set()
     for file in Path(folder).rglob("*.py"):
         for name in re.findall(r"\b_?XLAC\.(_\w+)", file.read_text()):

@@ -40,7 +40,7 @@ def test_a_kernel_of_several_operators_is_one_program(name: str) -> None:
         assert executions(lambda: CALLS[name](x)) == 1
 
 
-def test_what_a_kernel_writes_to_is_computed() -> None:
+def test_written_arguments_are_computed() -> None:
     norm = torch.nn.BatchNorm1d(4).to("xla")
     with torch_xla.experimental.eager_mode_context(True):
         x = torch.randn(4, 4, device="xla")

@@ -170,7 +170,7 @@ def test_without_gradients() -> None:
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_what_stays_transformers_own() -> None:
+def test_calls_that_run_transformers_own_code() -> None:
     args = inputs(0)
     assert get_interface(None, "grouped_mm", Experts.forward)(Experts(), *args) == "transformers'"
     on_device = [tensor.to("xla") for tensor in args]

@@ -412,7 +412,7 @@ def test_model_is_as_it_was_and_can_go() -> None:
         ({"prompt_lookup_num_tokens": 2}, "prompt_lookup_num_tokens=2"),
     ],
 )
-def test_what_runs_as_before(
+def test_calls_that_run_transformers_own_code(
     llama: Pair, options: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     inputs = models.prompts(5)

@@ -198,7 +198,7 @@ def test_a_backward_pass_through_a_call() -> None:
         y.sum().backward()
 
 
-def test_what_a_gpu_is_handed(made: list[Made]) -> None:
+def test_launch_attributes_on_a_gpu(made: list[Made]) -> None:
     x = torch.ones(1000, device=TPU)
     for _ in range(2):  # the second call is cached
         square()[(4, 2), (128, 2), 1024](x, 1000, outputs=[x])
@@ -236,7 +236,7 @@ def test_a_tensor_that_is_not_on_the_device(made: list[Made]) -> None:
     assert not made
 
 
-def test_what_is_compiled_is_cached(
+def test_compiled_kernels_are_cached(
     made: list[Made], tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCH_XLA_EXT_KERNEL_CACHE", str(tmp_path))

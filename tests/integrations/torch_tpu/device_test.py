@@ -225,7 +225,7 @@ def test_a_product_of_vectors_of_two_sizes() -> None:
         torch.dot(a, torch.ones(4, device=TPU))
 
 
-def test_what_is_too_large_is_an_error() -> None:
+def test_too_large_a_tensor_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="out of memory"):
         torch.ones(10**13, device=TPU).sum().item()
     assert torch.ones(3, device=TPU).sum().item() == 3

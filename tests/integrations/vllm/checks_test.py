@@ -299,7 +299,7 @@ def test_a_build_of_the_version_that_is_served(monkeypatch: pytest.MonkeyPatch) 
     environment.check_packages()
 
 
-def test_what_is_replaced_is_there() -> None:
+def test_replaced_attributes_exist() -> None:
     """And is nobody else's, such as a parent class's."""
     for replacement in overrides.REPLACEMENTS:
         owner, name = replacement.find()
@@ -436,7 +436,7 @@ def test_memory_of_gpus_that_do_not_tell_it(monkeypatch: pytest.MonkeyPatch) -> 
     ],
     ids=["heads", "pipeline", "mp", "ray", "experts"],
 )
-def test_what_several_devices_cannot_do(
+def test_several_devices_refuse_unsupported_settings(
     family: str, options: dict[str, object], text: str, models: Path
 ) -> None:
     assert text in _refusal(families.write(family, models), **options)

@@ -360,7 +360,7 @@ def test_sampling_of_allowed_tokens(llm: LLM) -> None:
     assert not set(other) <= {3, 4, 5}
 
 
-def test_what_would_be_ignored_is_refused(llm: LLM) -> None:
+def test_settings_without_effect_are_refused(llm: LLM) -> None:
     with pytest.raises(ValueError, match="does not support prompt_logprobs; leave it out"):
         _generate(llm, [[5, 6]], SamplingParams(prompt_logprobs=1))
     with pytest.raises(ValueError, match=r"does not support sleep\(\); shut down the engine"):

@@ -90,7 +90,7 @@ def test_settings_that_differ(three: _Processes) -> None:
         peers.check_same({"max_num_seqs": 8 + rank // 2, "dtype": "float32"}, "Be equal")
 
     text = (
-        "the 3 processes of this engine differ: max_num_seqs is 8 for rank 0, but 9 for rank 2. "
+        "the 3 processes of this engine differ: max_num_seqs: 8 for rank 0, but 9 for rank 2. "
         "Be equal"
     )
     assert three.run(check, ALL) == [text] * 3
@@ -137,13 +137,13 @@ def test_a_store_that_is_gone() -> None:
 # What two processes may do differently in a step, and what they say then.
 STEPS = {
     "nothing": None,
-    "prompt": r"what is asked is 1 prompts of 3 tokens in all \(\w+\) for rank 0, but 1 prompts ",
-    "parameters": "their sampling parameters is ",
-    "adapter": "their adapters is ",
-    "priority": "their priorities is ",
-    "tokens": "what the steps before computed is ",
-    "batch": r"the batch is 3 tokens of 1 sequences \(\w+\) for rank 0, but 3 tokens",
-    "grammar": r"the batch is 3 tokens of 1 sequences",
+    "prompt": r"new requests: 1 prompts of 3 tokens in all \(\w+\) for rank 0, but 1 prompts ",
+    "parameters": "sampling parameters: ",
+    "adapter": "adapters: ",
+    "priority": "priorities: ",
+    "tokens": "results of earlier steps: ",
+    "batch": r"batch: 3 tokens of 1 sequences \(\w+\) for rank 0, but 3 tokens",
+    "grammar": r"batch: 3 tokens of 1 sequences",
 }
 
 
@@ -228,7 +228,7 @@ def test_engines(models: Path) -> None:
     for result in results:
         assert result.returncode == 1, result.stdout + result.stderr
         error = result.stderr.strip().splitlines()
-        assert any("differ: what is asked is 7 prompts of 212 tokens" in line for line in error)
+        assert any("differ: new requests: 7 prompts of 212 tokens" in line for line in error)
         (line,) = re.findall("^TOLD (.*)", result.stdout, re.M)
         told.append(json.loads(line))
     assert told[0] == told[1]
@@ -241,7 +241,7 @@ def test_engines_with_other_settings(models: Path) -> None:
     results = _launch(families.write("llama", models), "settings")
     for result in results:
         assert result.returncode == 1, result.stdout + result.stderr
-        assert "engine differ: max_num_seqs is 8 for rank 0, but 16 for rank 1" in result.stderr
+        assert "engine differ: max_num_seqs: 8 for rank 0, but 16 for rank 1" in result.stderr
         assert "Loading safetensors" not in result.stderr
 
 

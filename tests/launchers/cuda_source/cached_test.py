@@ -65,7 +65,7 @@ def shown(call: Callable[[CudaKernel], list[Tensor]], kernel: CudaKernel) -> lis
 
 
 @pytest.mark.filterwarnings("ignore:cuda_kernel 'mix'")
-def test_each_is_what_it_would_be_alone(device: torch.device) -> None:
+def test_cached_calls_equal_single_calls(device: torch.device) -> None:
     given = variants(device)
     alone = {name: shown(call, without_signature()) for name, call in given.items()}
     kernel = without_signature()

@@ -112,7 +112,7 @@ def test_a_graph_that_cannot_be_made(gpu: FakeCuda, device: torch.device) -> Non
     assert gpu.is_clean()
 
 
-def test_copies_are_used_in_turn(gpu: FakeCuda) -> None:
+def test_launches_rotate_through_the_copies(gpu: FakeCuda) -> None:
     array, used = ArrayType((256,), torch.bfloat16), []
 
     def launch(operands: list[int], results: list[int], stream: int) -> None:

@@ -86,7 +86,7 @@ def test_no_derivative(square: CudaKernel, x: Tensor) -> None:
 
 
 @on_a_gpu
-def test_what_a_gpu_is_handed(square: CudaKernel, x: Tensor) -> None:
+def test_launch_attributes_on_a_gpu(square: CudaKernel, x: Tensor) -> None:
     (y,) = square[(4, 2), (128, 2), 1024](x, 1000, outputs=[x])
     found = attributes(y)
     assert found["grid"] == "array<i32: 4, 2, 1>"
@@ -184,7 +184,7 @@ def test_a_write_without_an_alias_is_warned_of(x: Tensor) -> None:
             {"aliases": ["x"]},
             r"parameter 0 \(x\) is float const\*: the kernel cannot writ",
         ),
-        ((1000,), {"aliases": ["out"]}, "there is no way to place 1 outputs"),
+        ((1000,), {"aliases": ["out"]}, "there is no way to bind 1 outputs"),
         ((1000,), {"outputs": {"out": "?"}}, "output out: expected a tensor"),
         ((1000,), {"outputs": {"x": ((3,), torch.float32)}}, "through which no output is written"),
         ((1000,), {"outputs": []}, "it has neither outputs nor aliases"),
@@ -201,7 +201,7 @@ def test_wrong_dtypes_and_launches(square: CudaKernel, x: Tensor) -> None:
         TypeError, match=r"parameter 0 \(x\): the kernel's parameter is float const"
     ):
         square[4, 256](x.double(), 1000, outputs={"out": x})
-    with pytest.raises(TypeError, match="there is no way to place"):
+    with pytest.raises(TypeError, match="there is no way to bind"):
         square[4, 256](x, 1000, outputs=[x.double()])
     with pytest.raises(
         TypeError, match=r"parameter 2 .n.: the kernel's parameter is int, but got a"
@@ -231,7 +231,7 @@ def test_wrong_calls_on_the_cpu(square: CudaKernel, x: Tensor) -> None:
     """Calls on the CPU check whatever the source text shows."""
     with pytest.raises(TypeError, match=r"parameter 2 .n.: expected int but got float"):
         square[4, 256](x, 1.5, outputs=[x])
-    with pytest.raises(TypeError, match="there is no way to place"):
+    with pytest.raises(TypeError, match="there is no way to bind"):
         square[4, 256](x.double(), 1000, outputs=[x])
     with pytest.raises(TypeError, match="the kernel cannot write to it"):
         square[4, 256](x, 1000, outputs=[x], aliases=["x"])

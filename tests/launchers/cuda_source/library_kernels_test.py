@@ -102,7 +102,7 @@ def test_a_kernel_of_a_cupy_file() -> None:
         cuda_kernel(RawKernel(None, "square", file_path="k.cubin"))
 
 
-def test_what_is_no_kernel() -> None:
+def test_other_objects_are_refused() -> None:
     with pytest.raises(TypeError, match=r"CuPy, Numba or cuTile, but is a int$"):
         cuda_kernel(3)
     with pytest.raises(TypeError, match="name the `__global__` function"):
@@ -166,7 +166,7 @@ def test_compiled_for_the_types_of_the_arguments(x: Tensor) -> None:
         (torch.float32, torch.float32, "float", 90),
         (torch.float16, torch.int8, "float", 90),
     ]
-    with pytest.raises(TypeError, match="more than one way to place 1 outputs"):
+    with pytest.raises(TypeError, match="more than one way to bind 1 outputs"):
         kernel[1, 32](x, 2.0, outputs=[x])
     with pytest.raises(TypeError, match="compile needs the source, but it is a function of Lengt"):
         kernel.compile("sm_90")
@@ -256,7 +256,7 @@ def array(*shape: int, dtype: torch.dtype = torch.float32) -> Argument:
         ),
     ],
 )
-def test_what_cutile_assumes_of_arrays(arguments: list[Argument], symbol: str) -> None:
+def test_cutiles_assumptions_about_arrays(arguments: list[Argument], symbol: str) -> None:
     code = tile_kernel().calls.code
     types = code.types([*arguments, Argument(8)])
     assert code.key(types) == f"transpose_Kt1_{symbol}_Si32_I8"
@@ -269,7 +269,7 @@ def test_numbers_and_constants_of_cutile() -> None:
     assert code.words(types[3], Argument(16)) == []
     types = code.types([array(2), array(2), Argument(True), Argument(16)])
     assert code.words(types[2], Argument(True)) == [launches.value(b"\1")]
-    with pytest.raises(TypeError, match="is no int32"):
+    with pytest.raises(TypeError, match="is not of type int32"):
         code.words(code.types([array(2), array(2), Argument(1), Argument(1)])[2], Argument(2**31))
     with pytest.raises(TypeError, match="factor is of type list; pass an XLA tensor"):
         code.types([array(2), array(2), Argument([1]), Argument(16)])
@@ -310,7 +310,7 @@ def test_a_kernel_of_cutile(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parameters(y) == words
     assert re.findall(r"\d+", attributes(y)["grid"])[1:] == ["2", "3", "1"]
     assert re.findall(r"\d+", attributes(y)["block"])[1:] == ["1", "1", "1"]
-    with pytest.raises(TypeError, match="its compiler decides on the block"):
+    with pytest.raises(TypeError, match="its compiler chooses the block"):
         tile_kernel(block=128)
 
 

@@ -117,7 +117,7 @@ def test_in_place(on: str) -> None:
 
 
 @on_a_gpu
-def test_what_a_gpu_is_handed(device: torch.device) -> None:
+def test_launch_attributes_on_a_gpu(device: torch.device) -> None:
     x = torch.zeros(300, device=device)
     three = "x" + struct.pack("<i", 300).hex()
     found = attributes(ops.square(x))
@@ -146,7 +146,7 @@ def test_calls_are_cached(device: torch.device, monkeypatch: pytest.MonkeyPatch)
     assert attributes(ops.square(x)) == first
 
 
-def test_what_is_refused() -> None:
+def test_wrong_calls_are_refused() -> None:
     with pytest.raises(
         TypeError, match="target must be a str or a cuda_kernel, but is of type fun"
     ):

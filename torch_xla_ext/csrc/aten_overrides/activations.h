@@ -10,7 +10,7 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// The upstream kernel treats its operand as elu's result even where it is elu's
+// The upstream kernel treats its operand as elu's result even if it is elu's
 // operand.
 inline at::Tensor EluBackward(const at::Tensor& grad_output,
                               const at::Scalar& alpha, const at::Scalar& scale,
@@ -41,7 +41,7 @@ inline at::Tensor GluBackward(const at::Tensor& grad_output,
   return at::cat({of_value, of_gate}, dim);
 }
 
-// The upstream kernels of these two count -3 and 3 as within.
+// The upstream kernels of these two include -3 and 3 in the inner range.
 inline at::Tensor HardsigmoidBackward(const at::Tensor& grad_output,
                                       const at::Tensor& self) {
   return at::where(at::lt(at::abs(self), 3), at::div(grad_output, 6),
@@ -85,7 +85,7 @@ inline at::Tensor Logit(const at::Tensor& self, std::optional<double> eps) {
   return Upstream::logit(at::clamp(self, *eps, 1 - *eps), std::nullopt);
 }
 
-// NaN stays NaN, which the upstream kernels of these three replace.
+// NaN stays NaN; the upstream kernels of these three replace it.
 inline at::Tensor Threshold(const at::Tensor& self, const at::Scalar& threshold,
                             const at::Scalar& value) {
   return at::where(at::le(self, threshold), at::full_like(self, value), self);

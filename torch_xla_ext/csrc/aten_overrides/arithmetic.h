@@ -37,8 +37,8 @@ inline at::ScalarType CommonType(const at::Tensor& self,
   return dtype;
 }
 
-// Upstream kernels whose results have the type of one operand, or are
-// refused by XLA, where PyTorch converts both operands to a common type.
+// PyTorch converts both operands to a common type. The results of these
+// upstream kernels have the type of one operand, or XLA refuses them.
 template <auto kUpstream>
 at::Tensor OfCommonType(const at::Tensor& self, const at::Tensor& other) {
   const at::TensorOptions options = (self.device().is_cpu() ? other : self)
@@ -48,8 +48,8 @@ at::Tensor OfCommonType(const at::Tensor& self, const at::Tensor& other) {
                    OperandOnDevice(other, options));
 }
 
-// In place of << and >>, whose upstream kernels multiply by powers of two and
-// divide by them, which rounds -7 >> 1 up.
+// The upstream kernels of << and >> multiply by powers of two and divide by
+// them, which rounds -7 >> 1 up.
 template <auto kUpstream>
 at::Tensor ShiftedByNumber(const at::Tensor& self, const at::Scalar& other) {
   return OfCommonType<kUpstream>(self,
@@ -67,8 +67,8 @@ inline at::Tensor Where(const at::Tensor& condition, const at::Tensor& self,
                          OperandOnDevice(other, options));
 }
 
-// Where a remainder has another sign than its divisor: there, a quotient that
-// is rounded down is one less than the one that is rounded towards zero.
+// Whether a remainder has another sign than its divisor: then the quotient
+// rounded down is one less than the quotient rounded towards zero.
 inline at::Tensor HasOtherSign(const at::Tensor& rest,
                                const at::Tensor& divisor) {
   return at::logical_and(at::ne(rest, 0),
@@ -86,7 +86,7 @@ inline at::Tensor FloorDivided(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor whole =
       at::add(floor, at::gt(at::sub(quotient, floor), 0.5).to(a.scalar_type()));
   const at::Tensor zero =
-      at::mul(at::sign(ratio), 0);  // its sign is the ratio's
+      at::mul(at::sign(ratio), 0);  // zero with the ratio's sign
   return at::where(at::eq(b, 0), ratio,
                    at::where(at::eq(quotient, 0), zero, whole));
 }
@@ -127,8 +127,8 @@ at::Tensor Promoted(const at::Tensor& self, const at::Tensor& tensor1,
   return kUpstream(self.to(dtype), tensor1.to(dtype), tensor2.to(dtype), value);
 }
 
-// The upstream kernel divides integers as numbers of float32: 100,000,001 // 1
-// is 100,000,000 there. Rounded down, or towards zero.
+// Division of integers, rounded down or towards zero. The upstream kernel
+// divides in float32: 100,000,001 // 1 is 100,000,000 there.
 inline at::Tensor QuotientOfIntegers(const at::Tensor& self,
                                      const at::Tensor& other, bool is_floor) {
   const std::vector<int64_t> shape =
@@ -248,7 +248,7 @@ inline at::Tensor PowerOfIntegers(const at::Tensor& base,
   return power;
 }
 
-// To the upstream kernels, a negative power of an integer is 0, also of 1 and
+// In the upstream kernels, a negative power of an integer is 0, also of 1 and
 // -1.
 inline at::Tensor PowTensor(const at::Tensor& base, const at::Tensor& times) {
   CommonType(base, times);  // the upstream kernel ends the process
@@ -299,8 +299,7 @@ inline at::Tensor PowByNumber(const at::Tensor& self,
   return Upstream::pow(self, exponent);
 }
 
-// The upstream kernels subtract infinities from each other where PyTorch does
-// not.
+// The upstream kernels subtract infinities from each other; PyTorch does not.
 inline at::Tensor Interpolated(const at::Tensor& self, const at::Tensor& end,
                                const at::Tensor& weight) {
   const at::Tensor distance = at::sub(end, self);
@@ -399,7 +398,7 @@ inline at::Tensor IsInf(const at::Tensor& self) {
   return at::any(IsInf(at::view_as_real_copy(self)), -1);
 }
 
-// To the upstream kernel, True is -inf.
+// The upstream kernel replaces True by -inf.
 inline at::Tensor IsNegInf(const at::Tensor& self) {
   return IsInteger(self) ? AllFalse(self) : Upstream::isneginf(self);
 }
@@ -417,7 +416,8 @@ at::Tensor OfCommonFloat(const at::Tensor& self, const at::Tensor& other) {
       IsInteger(self) && IsInteger(other) ? AsFloat(self) : self, other);
 }
 
-// To the upstream kernel, the largest bfloat16 is float32's, which is infinite.
+// The upstream kernel uses float32's largest number for bfloat16, where it is
+// infinite.
 inline at::Tensor NanToNum(const at::Tensor& self, std::optional<double> nan,
                            std::optional<double> posinf,
                            std::optional<double> neginf) {

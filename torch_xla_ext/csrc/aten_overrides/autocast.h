@@ -9,10 +9,10 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// PyTorch's lists for CUDA. torch_xla's own are those of TPUs: a layer_norm or
-// a sum of bfloat16 stayed in it, and relu of float32 became bfloat16.
+// PyTorch's lists for CUDA. torch_xla's own are for TPUs: a layer_norm or a sum
+// of bfloat16 stayed bfloat16, and relu of float32 became bfloat16.
 inline void RegisterAutocast(torch::Library& m) {
-  // What PyTorch's macros take for granted.
+  // Names that PyTorch's macros assume.
   using at::DimnameList, at::IntArrayRef, at::Scalar, at::ScalarType,
       at::Tensor;
 #define TORCH_XLA_EXT_16_BITS(...) \
@@ -35,7 +35,7 @@ inline void RegisterAutocast(torch::Library& m) {
 #undef TORCH_XLA_EXT_FLOAT32_OR_DTYPE
 #undef TORCH_XLA_EXT_OTHER_SIGNATURE
 #undef TORCH_XLA_EXT_WIDEST
-  // In torch_xla's lists, and not in PyTorch's.
+  // Operators in torch_xla's lists, but not in PyTorch's.
   for (const char* const name :
        {"batch_norm", "max_pool2d", "reflection_pad1d", "reflection_pad2d",
         "relu", "replication_pad1d", "replication_pad2d",

@@ -34,7 +34,7 @@ bool IsToBeChecked(const Other&) {
   return true;
 }
 
-// An argument as a meta tensor. That of an in-place operator is itself.
+// An argument as a meta tensor.
 inline at::Tensor Described(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   at::Tensor meta =
@@ -66,8 +66,8 @@ const Other& Described(const Other& other) {
   return other;
 }
 
-// Names a private member, as an explicit instantiation may: a kernel that is
-// registered in place of another one calls that.
+// Names a private member, as an explicit instantiation may, so that a kernel
+// can call the one that it replaces.
 template <auto kMember>
 struct MemberOfOperator {
   friend c10::KernelFunction KernelOf(const c10::OperatorHandle& op,
@@ -81,7 +81,7 @@ template struct MemberOfOperator<&c10::OperatorHandle::operatorDef_>;
 
 // The kernel for XLA tensors of an operator `Op`, such as at::_ops::add_Tensor,
 // that was registered before `Caller`, which calls it: an operator may have
-// several callers, each of the one before.
+// several callers, each of which calls the one before.
 template <typename Op, typename Caller>
 struct RegisteredKernel {
   c10::OperatorHandle op;
@@ -104,7 +104,7 @@ struct RegisteredKernel {
         registered.op, keys, std::forward<Args>(args)...);
   }
 
-  // Registers `function` of the caller in its place.
+  // Registers the caller's `function` in place of the kernel.
   template <typename Function>
   static void Replace(torch::Library& m, const Function& function) {
     Get();

@@ -1,9 +1,9 @@
-// Operators that PyTorch composes of others, and knows a gradient of.
+// Operators that PyTorch composes of others, and whose gradients it knows.
 //
-// torch_xla has kernels of its own for some of them, of which PyTorch knows no
-// gradient. torch.compile would therefore return none: after
-// `F.kl_div(x, y).backward()`, x.grad was None, with a warning. Registered for
-// AutogradXLA, the compositions are taken apart before autograd.
+// torch_xla has its own kernels for some of them, whose gradients PyTorch does
+// not know. So after `F.kl_div(x, y).backward()` under torch.compile, x.grad
+// was None, with a warning. Registered for AutogradXLA, the compositions run
+// before autograd.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_COMPOSED_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_COMPOSED_H_
 
@@ -69,9 +69,8 @@ inline bool HasOneSizeForEachLabel(std::string_view equation,
   return true;
 }
 
-// The upstream kernel's gradient is not that of complex numbers. It computes
-// something for sizes and dtypes that PyTorch refuses, or broadcasts, and no
-// dispatch mode sees it.
+// The upstream kernel's gradient is wrong for complex numbers. It accepts sizes
+// and dtypes that PyTorch refuses, or broadcasts, and no dispatch mode sees it.
 inline at::Tensor Einsum(std::string_view equation, at::TensorList tensors,
                          at::OptionalIntArrayRef path) {
   for (const at::Tensor& tensor : tensors) {

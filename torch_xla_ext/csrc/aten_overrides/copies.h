@@ -15,8 +15,8 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// Whether the upstream kernels, bringing `self` to the host, would drop its
-// imaginary parts.
+// Whether the upstream kernels would drop imaginary parts when they copy `self`
+// to the host.
 inline bool LosesParts(const at::Tensor& self) {
   return self.device().type() == at::kXLA &&
          self.scalar_type() == at::kComplexDouble;
@@ -61,7 +61,7 @@ inline std::vector<at::Tensor> ToCpu(at::TensorList tensors) {
   return result;
 }
 
-// `self` with numbers that the conversion to `type` keeps.
+// `self` with values that the conversion to `type` keeps.
 inline at::Tensor RoundedFor(at::ScalarType type, const at::Tensor& self) {
   const Float8Format* const format = Float8FormatOf(type);
   if (format == nullptr || self.scalar_type() == type || self.is_complex() ||

@@ -14,9 +14,9 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// Registers kernels that count their calls under the names of upstream's
-// counters ("xla::mul"), which programs look at. A kernel that calls upstream's
-// own of this name has been counted there.
+// Registers kernels that count their calls in upstream's counters ("xla::mul"),
+// which programs read. A kernel that calls upstream's kernel of this name is
+// counted there.
 class CountingLibrary {
  public:
   explicit CountingLibrary(torch::Library& library) : library_(library) {}

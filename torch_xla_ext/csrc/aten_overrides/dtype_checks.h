@@ -1,6 +1,7 @@
-// The dtypes that PyTorch's kernels have no code for, and its functions for
-// meta tensors accept: XLA computes something, fails when the program is
-// compiled, or ends the process, as in a maximum pool of complex numbers.
+// Checks of dtypes that PyTorch's functions for meta tensors accept, but its
+// kernels do not. With these, XLA computes wrong numbers, fails when the
+// program is compiled, or ends the process, as in a maximum pool of complex
+// numbers.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_DTYPE_CHECKS_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_DTYPE_CHECKS_H_
 
@@ -30,12 +31,12 @@ inline bool IsRealNumber(at::ScalarType type) {
   return IsReal(type) && IsNumber(type);
 }
 
-// Of an image.
+// Dtypes of an image.
 inline bool IsPixel(at::ScalarType type) {
   return at::isFloatingType(type) || type == at::kByte;
 }
 
-// Of an average.
+// Dtypes of an average.
 inline bool IsAveraged(at::ScalarType type) {
   return at::isFloatingType(type) || type == at::kLong;
 }
@@ -64,7 +65,7 @@ struct OfDtypes<Op, kIsComputed, Result(const at::Tensor&, Args...)> {
   }
 };
 
-// `kMeta` of operators that PyTorch's kernels compute of no integers.
+// `kMeta` of operators for which PyTorch has no kernel of integers.
 template <auto kMeta, typename Function = decltype(kMeta)>
 struct OfFractions;
 
@@ -78,7 +79,7 @@ struct OfFractions<kMeta, Result (*)(const at::Tensor&, Args...)> {
   }
 };
 
-// `kMeta` of operators that PyTorch's kernels compute of no complex numbers.
+// `kMeta` of operators for which PyTorch has no kernel of complex numbers.
 template <auto kMeta, typename Function = decltype(kMeta)>
 struct OfReals;
 
@@ -91,8 +92,8 @@ struct OfReals<kMeta, Result (*)(Args...)> {
   }
 };
 
-// `kMeta` of operators that PyTorch's kernels compute of neither booleans nor
-// complex numbers.
+// `kMeta` of operators for which PyTorch has no kernel of booleans or complex
+// numbers.
 template <auto kMeta, typename Function = decltype(kMeta)>
 struct OfNumbers;
 
@@ -106,7 +107,7 @@ struct OfNumbers<kMeta, Result (*)(const at::Tensor&, Args...)> {
   }
 };
 
-// `kMeta` of operators whose results are no booleans.
+// `kMeta` of operators whose results cannot be booleans.
 template <auto kMeta, typename Function = decltype(kMeta)>
 struct WithNumbers;
 
@@ -118,7 +119,7 @@ struct WithNumbers<kMeta, Result (*)(Args...)> {
   }
 };
 
-// A loss, of which either operand may be of integers.
+// A loss, either operand of which may be integers.
 inline void CheckLoss(const char* name, const at::Tensor& self,
                       const at::Tensor& target) {
   const at::ScalarType type = at::result_type(self, target);

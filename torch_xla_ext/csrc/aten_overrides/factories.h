@@ -1,4 +1,4 @@
-// zeros_like(x, device="cpu") and others of their kind, of an XLA tensor.
+// zeros_like(x, device="cpu") and similar operators of an XLA tensor.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_FACTORIES_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_FACTORIES_H_
 
@@ -14,7 +14,7 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// What makes a tensor like another one, perhaps on another device.
+// Makes a tensor like another one, perhaps on another device.
 constexpr const char* kFactoriesLikeTensors[] = {
     "empty_like",
     "full_like",
@@ -32,9 +32,9 @@ constexpr const char* kFactoriesLikeTensors[] = {
     "zeros_like",
 };
 
-// Functionalization, which ends where the result is on another device than XLA:
-// upstream's wrapper of a CPU tensor has no storage, so that numpy() reads
-// memory that is not its own.
+// Functionalization, which returns a plain tensor if the result is not on an
+// XLA device: upstream's wrapper of a CPU tensor has no storage, so numpy()
+// would read foreign memory.
 inline void MakeLike(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   namespace functionalization = at::functionalization::impl;
   bool is_functional = false, is_xla = false;
@@ -60,9 +60,9 @@ inline void MakeLike(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Functionalize);
   if (ends) return torch::jit::push(*stack, result);
   const at::Tensor wrapped = functionalization::to_functional_tensor(result);
-  // Functionalization's shares the counter of `result`, and torch.ones_like
-  // returns another tensor than it got unless its counter is its own. A mode,
-  // such as make_fx's, knows the one that it returned.
+  // The functional tensor shares the version counter of `result`. With a shared
+  // counter, torch.ones_like returns another tensor than the one that a mode,
+  // such as make_fx's, returned and recognizes.
   wrapped.unsafeGetTensorImpl()->set_version_counter(
       c10::VariableVersion(/*version=*/0));
   torch::jit::push(*stack, wrapped);
@@ -80,8 +80,8 @@ inline void RegisterFactories(torch::Library& m) {
   }
 }
 
-// A tangent of zeros for a tensor that is written to. PyTorch makes one of as
-// many elements as the tensor's storage has, which is none.
+// A tangent of zeros for a tensor that is written to. PyTorch's has as many
+// elements as the tensor's storage, which for XLA are none.
 inline at::Tensor NewZerosWithSameFeatureMeta(const at::Tensor& self,
                                               const at::Tensor& other,
                                               int64_t self_num_batch_dims) {
@@ -90,7 +90,7 @@ inline at::Tensor NewZerosWithSameFeatureMeta(const at::Tensor& self,
   return at::zeros(sizes, self.options());
 }
 
-// Upstream's takes the result for an XLA tensor. One of those has no strides.
+// Upstream's kernel makes an XLA tensor, which has no strides.
 inline at::Tensor NewEmptyStrided(
     const at::Tensor& self, at::SymIntArrayRef size, at::SymIntArrayRef stride,
     std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
@@ -103,7 +103,7 @@ inline at::Tensor NewEmptyStrided(
                                                     target, pin_memory);
 }
 
-// Functionalization refuses lists of which some tensors are on the CPU.
+// Functionalization refuses lists with some tensors on the CPU.
 inline void ForeachCopy_(at::TensorList self, at::TensorList src,
                          bool non_blocking) {
   TORCH_CHECK(self.size() == src.size(),

@@ -16,7 +16,7 @@ struct Float8Format {
   int mantissa_bits;
   int least_exponent;
   double largest;
-  // What any greater number becomes.
+  // The result of any greater number.
   float beyond;
 };
 
@@ -35,12 +35,11 @@ inline const Float8Format* Float8FormatOf(at::ScalarType type) {
   }
 }
 
-// The numbers of an XLA tensor, rounded to ones that the format has, in
-// float32, from which any conversion to the format is exact.
+// The values of an XLA tensor, rounded in float32 to values of the format, so
+// that the conversion to the format is exact.
 //
-// XLA:CPU's own conversion goes by way of float16, so that some numbers become
-// the neighbor of the nearest one; cuBLASLt's and Hopper's give the largest
-// number for what is out of range.
+// XLA:CPU's own conversion goes through float16, which rounds some values to a
+// neighbor of the nearest one; cuBLASLt's and Hopper's saturate.
 inline at::Tensor RoundedToFloat8(const at::Tensor& self,
                                   const Float8Format& format) {
   const at::Tensor x = self.to(at::kFloat);

@@ -1,4 +1,4 @@
-// torch._foreach_… of lists of which some tensors are on the CPU.
+// torch._foreach_… of lists with some tensors on the CPU.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_FOREACH_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_FOREACH_H_
 
@@ -18,10 +18,9 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// The kernel for functionalization. PyTorch's takes a list for one of XLA
-// tensors if one of them is: it reads what is not there of the others, and
-// ends the process or returns tensors without memory. Of such lists, each
-// tensor is computed by a call of its own.
+// The kernel for functionalization. PyTorch's treats all tensors of a list as
+// XLA tensors if one of them is, and crashes or returns tensors without memory.
+// For such lists, each tensor is computed by a separate call.
 class ForeachOfMixedLists : public c10::OperatorKernel {
  public:
   explicit ForeachOfMixedLists(c10::KernelFunction upstream)

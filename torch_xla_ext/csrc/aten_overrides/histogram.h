@@ -1,5 +1,5 @@
-// torch.histc. Upstream torch_xla has no kernel: it copied the operand to the
-// CPU, where PyTorch has none of integers, which its users on CUDA pass.
+// torch.histc. Upstream torch_xla has no kernel and copied the operand to the
+// CPU, where PyTorch has no kernel of integers, which it has on CUDA.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_HISTOGRAM_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_HISTOGRAM_H_
 
@@ -54,7 +54,8 @@ inline Ends RangeOf(const at::Tensor& values) {
 // The number of elements equal to each of 0, 1, ..., bins - 1; no other one is
 // above `bins`.
 inline at::Tensor Counts(const at::Tensor& index, int64_t bins) {
-  // So many comparisons of each element cost less than XLA's scatter.
+  // Up to this number, comparisons of each element cost less than XLA's
+  // scatter.
   constexpr int64_t kMaxComparisons = 512;
   if (bins <= kMaxComparisons) {
     const at::Tensor numbers = at::arange(bins, index.options());
@@ -66,9 +67,9 @@ inline at::Tensor Counts(const at::Tensor& index, int64_t bins) {
   return at::slice_copy(counts, 0, 0, bins);
 }
 
-// Computes as PyTorch's kernel on CUDA, and also of 16-bit numbers. The range
-// of the data is known on the device alone: where PyTorch would raise, because
-// a number is NaN or infinite, all counts are NaN.
+// Computes as PyTorch's kernel on CUDA, and also for 16-bit numbers. Only the
+// device knows the range of the data: where PyTorch would raise because a
+// number is NaN or infinite, all counts are NaN.
 inline at::Tensor Histc(const at::Tensor& self, int64_t bins,
                         const at::Scalar& min, const at::Scalar& max) {
   const bool is_integer =

@@ -61,8 +61,8 @@ at::Tensor Traced(const Operation& operation,
           first.scalar_type(), /*delay_eager_execution=*/false));
 }
 
-// Numbers, rounded to the nearest ones of a type with so many bits, or to the
-// one with an even mantissa. They keep their type.
+// Values rounded to nearest even in a type with so many bits. They keep their
+// type.
 struct ReducedPrecision {
   static constexpr const char* kName = "xla::reduce_precision";
 

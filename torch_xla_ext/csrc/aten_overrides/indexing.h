@@ -19,8 +19,8 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// torch.compile changes only the sizes of what stands for a tensor. The
-// upstream kernel fails where that is not a tensor of its own.
+// torch.compile changes only the sizes of a tensor's stand-in. The upstream
+// kernel fails if the stand-in shares its data.
 inline const at::Tensor& AsStrided_(const at::Tensor& self,
                                     at::IntArrayRef size,
                                     at::IntArrayRef stride,
@@ -68,14 +68,13 @@ inline at::Tensor& IndexPutImpl_(at::Tensor& self, const Indices& indices,
   return IndexPut_(self, indices, values, accumulate);
 }
 
-// Of each element that the mask selects, its number among them.
+// The index of each selected element among the selected ones.
 inline at::Tensor NumbersOfSelected(const at::Tensor& mask) {
   const at::Tensor counts = at::cumsum(mask.reshape({-1}), 0, at::kInt);
   return at::clamp_min(at::sub(counts, 1), 0).to(at::kLong);
 }
 
-// The upstream kernel is of dynamic shapes, which a sharded program cannot
-// have.
+// The upstream kernel uses dynamic shapes, which a sharded program cannot have.
 inline at::Tensor MaskedScatter(const at::Tensor& self, const at::Tensor& mask,
                                 const at::Tensor& source) {
   TORCH_CHECK(mask.scalar_type() == at::kBool,
@@ -97,14 +96,14 @@ inline at::Tensor MaskedScatter(const at::Tensor& self, const at::Tensor& mask,
       at::index_select(source.reshape({-1}), 0, places).reshape(sizes), whole);
 }
 
-// What each element of a source of the shape `sizes` was copied to.
+// The destination of each element of a source of the shape `sizes`.
 inline at::Tensor MaskedScatterBackward(const at::Tensor& grad_output,
                                         const at::Tensor& mask,
                                         at::IntArrayRef sizes) {
   const int64_t count = c10::multiply_integers(sizes);
   const at::Tensor selected =
       at::expand_copy(mask, grad_output.sizes()).reshape({-1});
-  // One more for elements that the mask does not select.
+  // One more element, for those that the mask does not select.
   const at::Tensor places = at::clamp_max(
       at::where(selected, NumbersOfSelected(selected), count), count);
   return at::slice_copy(
@@ -149,8 +148,8 @@ inline at::Tensor DenseView(const at::Tensor& self, at::IntArrayRef size,
   return at::permute_copy(at::view_copy(elements, size_in_memory), places);
 }
 
-// The upstream kernel takes strides for those of a slice if the sizes are:
-// strides of 0 and of windows gave other elements.
+// The upstream kernel assumes a slice if the sizes fit one, so strides of 0 and
+// of windows gave wrong elements.
 inline at::Tensor AsStridedCopy(const at::Tensor& self, at::IntArrayRef size,
                                 at::IntArrayRef stride,
                                 std::optional<int64_t> storage_offset) {
@@ -268,8 +267,8 @@ class Diagonals {
   int64_t start_, end_, step_;
 };
 
-// The upstream kernels take the diagonals of other dimensions than the last two
-// to be theirs.
+// The upstream kernels use the last two dimensions for the diagonals of any
+// two.
 inline at::Tensor DiagonalCopy(const at::Tensor& self, int64_t offset,
                                int64_t dim1, int64_t dim2) {
   return Diagonals(self.sizes(), offset, dim1, dim2).Read(self);
@@ -288,7 +287,7 @@ inline at::Tensor DiagonalBackward(const at::Tensor& grad_output,
                          grad_output, offset, dim1, dim2);
 }
 
-// The upstream kernel returns the first one if all are without elements.
+// The upstream kernel returns the first tensor if all are empty.
 inline at::Tensor Cat(const at::ITensorListRef& tensors, int64_t dim) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.dim() != 1 || tensor.numel() != 0) {
@@ -325,7 +324,7 @@ at::Tensor& IndexFill_(at::Tensor& self, int64_t dim, const at::Tensor& index,
   return self;
 }
 
-// A tensor without dimensions has none of size 1, either.
+// A tensor without dimensions has no dimension of size 1.
 inline at::Tensor SqueezeCopyDim(const at::Tensor& self, int64_t dim) {
   return self.dim() == 0 ? at::clone(self) : Upstream::squeeze_copy(self, dim);
 }
@@ -373,8 +372,8 @@ at::Tensor PadBackward(const at::Tensor& grad_output, const at::Tensor& self,
                     : kUpstream(grad_output, self, padding);
 }
 
-// torch_xla has no kernels of its own for windows of a dimension. The indices
-// of their elements:
+// The indices of the elements of a dimension's windows, for which torch_xla has
+// no kernels.
 inline at::Tensor WindowIndices(int64_t length, int64_t size, int64_t step,
                                 const at::Tensor& like) {
   TORCH_CHECK(step > 0, "step is ", step, " but must be > 0");

@@ -21,7 +21,7 @@ inline void CheckTake(const at::Tensor&, const at::Tensor& index) {
 }
 
 // Whether the values of an assignment `self[indices] = values` can be expanded
-// to what the indices choose. How many a mask chooses is not known here.
+// to the selected elements. The number that a mask selects is not known here.
 inline void CheckAssignment(const at::Tensor& self,
                             const c10::List<std::optional<at::Tensor>>& indices,
                             const at::Tensor& values) {

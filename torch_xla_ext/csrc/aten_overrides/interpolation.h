@@ -1,6 +1,6 @@
-// Interpolation. The upstream kernels assume that scales follow from the two
-// sizes; PyTorch uses the scales. And they multiply by 0 what is not near,
-// which is NaN for NaN and infinities.
+// Interpolation. The upstream kernels derive scales from the two sizes; PyTorch
+// uses the given scales. And they multiply distant elements by 0, which is NaN
+// for NaN and infinities.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_INTERPOLATION_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_INTERPOLATION_H_
 
@@ -32,8 +32,8 @@ inline double Ratio(int64_t size, int64_t output_size,
              : static_cast<double>(size) / static_cast<double>(output_size);
 }
 
-// Along a dimension, between which elements each element of the result is, and
-// how near it is to the second.
+// For a dimension, the two elements between which each element of the result
+// is, and its fraction of the second one.
 struct Places {
   at::Tensor below, above, weight;
 };

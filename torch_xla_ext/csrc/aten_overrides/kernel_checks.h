@@ -1,5 +1,5 @@
-// What PyTorch's kernels check of a call, and their functions for meta tensors
-// do not: functions of an operator's arguments.
+// Checks that PyTorch's kernels make of a call, but their functions for meta
+// tensors do not: functions of an operator's arguments.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_KERNEL_CHECKS_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_KERNEL_CHECKS_H_
 
@@ -35,8 +35,8 @@ inline void CheckProduct(const char* name, const at::Tensor& a,
               "or to a floating-point dtype");
 }
 
-// Of a product. torch_xla.experimental.xla_quantized_matmul multiplies floats
-// by int8, which XLA does as the weight's values say.
+// The operands of a product. torch_xla.experimental.xla_quantized_matmul
+// multiplies floats by int8, which XLA computes correctly.
 inline void CheckFactors(const char* name, const at::Tensor& a,
                          const at::Tensor& b) {
   const auto is_quantized = [](const at::Tensor& weight,
@@ -251,7 +251,7 @@ inline void CheckCdist(const at::Tensor& x1, const at::Tensor& x2, double,
               x1.scalar_type(), " and ", x2.scalar_type());
 }
 
-// Of a normalization: numbers of 16 bits are multiplied by float32, too.
+// The parameters of a normalization: 16-bit inputs may have float32 parameters.
 inline void CheckParameter(const char* name, const at::Tensor& input,
                            const std::optional<at::Tensor>& parameter) {
   if (!parameter || !parameter->defined()) return;

@@ -17,13 +17,13 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// What layer_norm() normalizes: `count` rows of `size` numbers, in the type in
+// The input of layer_norm(): `count` rows of `size` numbers, in the type in
 // which PyTorch computes.
 //
-// torch_xla composes it of a batch normalization with one channel a row, of
-// which XLA:GPU makes kernels that read the input two to six times. Of the
-// formulas here it makes one that reads and writes each row once, and for the
-// gradients one more for the sums of the columns.
+// torch_xla composes it of a batch normalization with one channel a row, which
+// XLA:GPU compiles to kernels that read the input two to six times. XLA:GPU
+// compiles the formulas here to one kernel that reads and writes each row once,
+// and for the gradients one more for the sums of the columns.
 struct Rows {
   Rows(const at::Tensor& input, at::IntArrayRef normalized_shape,
        const at::Tensor& weight, const at::Tensor& bias)
@@ -76,9 +76,9 @@ inline Statistics OnePassStatistics(const at::Tensor& matrix, const Rows& rows,
 
 // PyTorch's native_layer_norm.
 //
-// The statistics are computed apart from the result. XLA:GPU could not make one
-// kernel of the normalization if something else read them, and computes only
-// what is read.
+// The statistics are computed separately from the result, because XLA:GPU could
+// not fuse the normalization if something else read them. Unread statistics
+// cost nothing.
 inline ThreeTensors NativeLayerNorm(const at::Tensor& input,
                                     at::IntArrayRef normalized_shape,
                                     const std::optional<at::Tensor>& weight,
@@ -134,14 +134,14 @@ inline ThreeTensors NativeLayerNormBackward(
   return gradients;
 }
 
-// PyTorch's own function with gradients, in whose place torch_xla registers
-// PyTorch's composition of a batch normalization.
+// PyTorch's own function with gradients, which torch_xla replaces by PyTorch's
+// composition of a batch normalization.
 inline ThreeTensors LayerNormWithGradients(
     c10::DispatchKeySet keys, const at::Tensor& input,
     c10::SymIntArrayRef normalized_shape,
     const std::optional<at::Tensor>& weight,
     const std::optional<at::Tensor>& bias, double eps) {
-  // Of any device: what torch_xla registers stands at the key of its own.
+  // For any device; torch_xla's registration has another key.
   const c10::DispatchKeySet autograd(c10::DispatchKey::AutogradOther);
   return at::_ops::native_layer_norm::redispatch(
       (keys & c10::after_autograd_keyset) | autograd, input, normalized_shape,

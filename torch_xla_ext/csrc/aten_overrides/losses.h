@@ -21,7 +21,7 @@ inline at::Tensor Reduced(const at::Tensor& loss, int64_t reduction) {
   return reduction == at::Reduction::Sum ? at::sum(loss) : loss;
 }
 
-// To the upstream kernels, the loss has the type of `self`.
+// In the upstream kernels, the loss has the type of `self`.
 inline at::Tensor MseLoss(const at::Tensor& self, const at::Tensor& target,
                           int64_t reduction) {
   const at::ScalarType dtype = CommonType(self, target);
@@ -47,7 +47,7 @@ inline at::Tensor CtcLoss(const at::Tensor& log_probs,
                               zero_infinity);
 }
 
-// torch_xla has no kernels of its own for the Huber loss.
+// torch_xla has no kernels for the Huber loss.
 inline at::Tensor HuberLoss(const at::Tensor& self, const at::Tensor& target,
                             int64_t reduction, double delta) {
   TORCH_CHECK(delta > 0,
@@ -86,8 +86,8 @@ inline at::Tensor SmoothL1LossBackward(const at::Tensor& grad_output,
                  beta);
 }
 
-// The process ends in the upstream kernels if there is one sample without a
-// dimension for the batch.
+// The upstream kernels end the process for one sample without a batch
+// dimension.
 inline at::Tensor NllLossBackward(const at::Tensor& grad_output,
                                   const at::Tensor& self,
                                   const at::Tensor& target,
@@ -106,8 +106,9 @@ inline at::Tensor NllLossBackward(const at::Tensor& grad_output,
       .reshape(self.sizes());
 }
 
-// The upstream kernels multiply by 0 what is not chosen, which is NaN for NaN
-// and infinities. The dimension of the classes is the second, or the only one.
+// The upstream kernels multiply other classes' elements by 0, which is NaN for
+// NaN and infinities. The dimension of the classes is the second, or the only
+// one.
 inline std::tuple<at::Tensor, at::Tensor> NllLossForward(
     const at::Tensor& self, const at::Tensor& target,
     const std::optional<at::Tensor>& weight, int64_t reduction,

@@ -1,4 +1,4 @@
-// Batch normalization, of which PyTorch makes group and instance norms.
+// Batch normalization, from which PyTorch composes group and instance norms.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_NORMALIZATION_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_NORMALIZATION_H_
 
@@ -19,8 +19,8 @@ inline bool IsGiven(const std::optional<at::Tensor>& tensor) {
   return tensor.has_value() && tensor->defined();
 }
 
-// What is normalized along all dimensions but that of the channels, which is
-// the second, in the type in which PyTorch computes: 16-bit floats in float32.
+// The input, in the type in which PyTorch computes (16-bit floats in float32).
+// It is normalized along all dimensions but the second, the channels.
 struct Channels {
   explicit Channels(const at::Tensor& input)
       : type(Has16Bits(input) ? at::kFloat : input.scalar_type()),
@@ -158,8 +158,8 @@ inline ThreeTensors NativeBatchNormLegitNoStats(
                          training, momentum, eps);
 }
 
-// The upstream kernel computes the gradients of training only. In evaluation it
-// fails, because there are no statistics of the batch.
+// The upstream kernel computes only the gradients of training, and fails in
+// evaluation, without statistics of the batch.
 inline ThreeTensors NativeBatchNormBackward(
     const at::Tensor& grad_out, const at::Tensor& input,
     const std::optional<at::Tensor>& weight,

@@ -1,6 +1,6 @@
-// The dtype of an `out=` tensor, which functionalization converts to without a
-// word: `torch.add(x, y, out=integers)` of floats gave integers, and
-// `torch.sort(x, out=(values, floats))` indices that are floats.
+// The dtype of an `out=` tensor, to which functionalization converts silently:
+// `torch.add(x, y, out=integers)` of floats gave integers, and `torch.sort(x,
+// out=(values, floats))` indices that are floats.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_OUT_CHECKS_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_OUT_CHECKS_H_
 
@@ -30,7 +30,7 @@ inline bool IsOut(const c10::Argument& argument) {
          argument.alias_info()->isWrite();
 }
 
-// Whether `out` is one of the operands, too, which is not resized.
+// Whether `out` is also one of the operands, which are not resized.
 inline bool IsAmong(const at::ArrayRef<c10::IValue>& inputs,
                     const at::Tensor& out) {
   return std::any_of(inputs.begin(), inputs.end(), [&](const auto& input) {
@@ -60,7 +60,7 @@ inline std::optional<torch::jit::Stack> DescribedCall(
     is_to_be_checked |=
         type.value_or(tensor.scalar_type()) != tensor.scalar_type();
     type = tensor.scalar_type();
-    // Python's functions for meta tensors take a number as it is.
+    // Python's functions for meta tensors accept a number.
     const bool is_number = tensor.unsafeGetTensorImpl()->is_wrapped_number();
     return is_number && tensor.is_cpu() ? tensor : Described(tensor);
   };
@@ -79,7 +79,7 @@ inline std::optional<torch::jit::Stack> DescribedCall(
           IsOut(arguments[i]) &&
           IsAmong(torch::jit::last(stack, arguments.size()).slice(0, i),
                   tensor);
-      // Of integers, the result may be floats.
+      // The result of integers may be floats.
       is_to_be_checked |=
           IsOut(arguments[i]) && tensor.defined() &&
           c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
@@ -92,14 +92,14 @@ inline std::optional<torch::jit::Stack> DescribedCall(
       }
       described.emplace_back(std::move(list));
     } else if (value.isList()) {
-      // Optional tensors, such as indices: not looked into.
+      // Optional tensors, such as indices, are not checked.
       if (value.toListRef().empty() || !value.toListRef()[0].isTensor()) {
         described.push_back(value);
         continue;
       }
       return std::nullopt;
     } else {
-      // A dtype that is given is one to compare the result's with.
+      // A given dtype is compared with that of the result.
       is_to_be_checked |= arguments[i].name() == "dtype" && !value.isNone();
       described.push_back(value);
     }
@@ -147,7 +147,8 @@ inline void CheckOut(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       }
     }
     const at::AutoDispatchSkipFunctionalize guard;
-    // Such as that of torch.compile, which would meet tensors that are not its.
+    // Such as torch.compile's mode, which would get tensors that it does not
+    // know.
     const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::DispatchKeySet(
         {c10::DispatchKey::Python, c10::DispatchKey::PreDispatch,
          c10::DispatchKey::PythonTLSSnapshot}));
@@ -156,7 +157,7 @@ inline void CheckOut(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta),
                          &*described);
     } catch (const c10::NotImplementedError&) {
-      // Of meta tensors it is not known.
+      // Not known for meta tensors.
     }
     for (size_t i = 0; i < operands.size(); i += 2) {
       CheckSizesOfOperand(operands[i + 1].toTensor().sizes(),
@@ -357,7 +358,7 @@ inline void WriteCheckedResults(const c10::OperatorHandle& op,
   FunctionalizedOuts().at(op.operator_name()).callBoxed(op, keys, stack);
 }
 
-// Instead of a composition that writes to `out=`.
+// Replaces a composition that writes to `out=`.
 inline void WriteResults(const c10::OperatorHandle& op,
                          torch::jit::Stack* stack) {
   const std::optional<Function>& function = FunctionFor(op);

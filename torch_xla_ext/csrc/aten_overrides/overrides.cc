@@ -436,7 +436,7 @@ void RegisterViews(torch::Library& m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&CallViewOperator>());
 }
 
-// Of all devices: the kernel does for others what PyTorch's does.
+// For all devices: for the others, the kernel does the same as PyTorch's.
 void RegisterForFunctionalization(torch::Library& m) {
   // factories.h
   RegisterFactories(m);
@@ -451,8 +451,8 @@ void RegisterForFunctionalization(torch::Library& m) {
   m.impl("unfold", UnfoldAsView);
 }
 
-// Takes the dispatcher's warning that kernels are registered in place of
-// others, which is what happens here.
+// Suppresses the dispatcher's warning that kernels are replaced, which is
+// intended here.
 class NoWarnings : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}

@@ -1,5 +1,5 @@
 // Pools. The upstream kernels divide by the strides, which ends the process if
-// one is 0, and compute something for other wrong arguments.
+// one is 0, and accept other wrong arguments.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_POOLING_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_POOLING_H_
 
@@ -49,7 +49,7 @@ at::Tensor AveragePool(const at::Tensor& self, at::IntArrayRef kernel_size,
                    count_include_pad || divisor.has_value(), divisor);
 }
 
-// A list of one number is that of all dimensions.
+// A list of one number applies to all dimensions.
 inline int64_t At(at::IntArrayRef list, int64_t i, int64_t otherwise = 0) {
   if (list.empty()) return otherwise;
   return list[list.size() == 1 ? 0 : i];
@@ -111,7 +111,8 @@ class Windows {
                     dims_);
   }
 
-  // The place of each maximum in its plane: the first one, or the last NaN.
+  // The index of each maximum in its plane: of the first one, or of the last
+  // NaN.
   at::Tensor Places(const at::Tensor& maxima) const {
     std::vector<int64_t> shape = maxima.sizes().slice(0, rank_).vec();
     shape.insert(shape.end(), ones_.begin(), ones_.end());
@@ -162,7 +163,7 @@ std::tuple<at::Tensor, at::Tensor> MaxPoolWithIndices(
   }
   const Windows windows(self, kSpatial,
                         {kernel_size, stride, padding, dilation, ceil_mode});
-  // Indices that nobody reads cost nothing.
+  // Unread indices cost nothing.
   const at::Tensor maxima =
       is_dilated ? windows.Maxima()
                  : std::get<0>(kUpstream(self, kernel_size, stride, padding,
@@ -260,8 +261,8 @@ inline std::tuple<at::Tensor, at::Tensor> AdaptiveMaxPool2d(
   return {std::get<0>(result), windows.Places(std::get<0>(result))};
 }
 
-// The upstream kernels lose -inf, and choose the largest of numbers for one
-// place.
+// The upstream kernels lose -inf, and choose the largest of several values for
+// one element.
 inline at::Tensor Unpooled(const at::Tensor& self, const at::Tensor& indices,
                            at::IntArrayRef output_size, int64_t spatial) {
   TORCH_CHECK(static_cast<int64_t>(output_size.size()) == spatial,

@@ -1,7 +1,8 @@
 // Operators of 16-bit floats that PyTorch computes in float32, rounding once.
 //
-// A sum in float32 (runtime_fixes/reductions.h) is not enough where more
-// follows: a mean of 70,000 ones overflows in float16 before it is divided.
+// A sum in float32 (runtime_fixes/reductions.h) is not enough if more
+// operations follow: a mean of 70,000 ones overflows in float16 before the
+// division.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_PRECISION_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_PRECISION_H_
 
@@ -31,7 +32,7 @@ class ResultType {
   template <typename Other>
   void See(const Other&) {}
 
-  // Nothing if it has not 16 bits.
+  // Nothing if it does not have 16 bits.
   std::optional<at::ScalarType> Get() const {
     if (is_mixed_) return std::nullopt;
     const auto type = argument_.has_value() ? argument_ : operands_;
@@ -142,7 +143,7 @@ template <auto kKernel, DtypeCheck* kCheck = &AnyDtype>
 inline constexpr auto kConverted =
     &Converted<std::remove_pointer_t<decltype(kKernel)>, kKernel, kCheck>::Call;
 
-// With `half_to_float`, the result is one of float32.
+// With `half_to_float`, the result is float32.
 template <auto kUpstream>
 at::Tensor SoftmaxInFloat32(const at::Tensor& self, int64_t dim,
                             bool half_to_float) {
@@ -156,7 +157,7 @@ at::Tensor SoftmaxInFloat32(const at::Tensor& self, int64_t dim,
   return half_to_float ? result : result.to(self.scalar_type());
 }
 
-// Of one number, the result is constant.
+// The result for a single number is constant.
 template <auto kUpstream>
 at::Tensor SoftmaxBackward(const at::Tensor& grad_output,
                            const at::Tensor& output, int64_t dim,

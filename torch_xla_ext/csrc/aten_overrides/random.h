@@ -84,8 +84,8 @@ inline at::Tensor& Bernoulli_(at::Tensor& self, const at::Tensor& p,
   return Upstream::bernoulli_(self, p, generator);
 }
 
-// The upstream kernel has no numbers below 1e-5: whoever samples by dividing
-// probabilities by them never gets a rare token.
+// The upstream kernel returns no numbers below 1e-5: sampling that divides
+// probabilities by them would never choose a rare token.
 inline at::Tensor& Exponential_(at::Tensor& self, double lambd,
                                 Generator generator) {
   if (!self.is_floating_point() || IsGiven(generator)) {

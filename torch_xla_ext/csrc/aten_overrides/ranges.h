@@ -45,7 +45,7 @@ inline bool IsCountedExactly(const at::Scalar& start, const at::Scalar& end,
   return IsInteger(start) && IsInteger(end) && IsInteger(step);
 }
 
-// Of the rounded sums of the upstream kernel, arange(0, 1, 0.1) had 11.
+// With the upstream kernel's rounded sums, arange(0, 1, 0.1) had 11 elements.
 inline at::Tensor& ArangeOut(const at::Scalar& start, const at::Scalar& end,
                              const at::Scalar& step, at::Tensor& out) {
   const at::ScalarType type = out.scalar_type();

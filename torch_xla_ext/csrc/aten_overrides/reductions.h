@@ -13,9 +13,9 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// To the upstream kernels, an empty list of dimensions means none of them:
-// x.amax() was x. To PyTorch it means all of them. A dimension of a tensor that
-// has none, `x.sum().logsumexp(0)`, is an error there.
+// An empty list of dimensions means none in the upstream kernels (x.amax() was
+// x), and all in PyTorch. A dimension of a tensor without dimensions,
+// `x.sum().logsumexp(0)`, is an error there.
 inline bool MeansAll(const at::Tensor& self, at::IntArrayRef dim) {
   return dim.empty() ||
          (self.dim() == 0 && dim.size() == 1 && (dim[0] == 0 || dim[0] == -1));
@@ -29,7 +29,7 @@ inline std::vector<int64_t> ListOf(const at::Tensor& self,
   return all;
 }
 
-// To the upstream kernels, no list means all.
+// In the upstream kernels, no list means all.
 inline at::OptionalIntArrayRef ListOf(const at::Tensor& self,
                                       at::OptionalIntArrayRef dim) {
   return dim.has_value() && MeansAll(self, *dim) ? std::nullopt : dim;
@@ -77,7 +77,7 @@ inline at::Tensor Mean(const at::Tensor& self,
   return Upstream::mean(self, std::nullopt, /*keepdim=*/false, dtype);
 }
 
-// The upstream kernel computes inf - inf where the largest number is infinite.
+// The upstream kernel computes inf - inf if the largest number is infinite.
 inline at::Tensor Logsumexp(const at::Tensor& self, at::IntArrayRef dim,
                             bool keepdim) {
   if (self.is_complex()) return OnCpu<at::_ops::logsumexp>(self, dim, keepdim);
@@ -140,9 +140,9 @@ inline at::Tensor Cumprod(const at::Tensor& self, int64_t dim,
   return Upstream::cumprod(self, dim, dtype);
 }
 
-// The largest (or smallest) element so far, and the last place of it. NaN is
-// the extremum to PyTorch; the upstream kernel of cummax loses it, and returns
-// the first place. This is a scan of log2(n) steps.
+// The largest (or smallest) element so far, and its last index. In PyTorch NaN
+// is the extremum; the upstream kernel of cummax loses it, and returns the
+// first index. This is a scan of log2(n) steps.
 template <bool kIsMax>
 ValuesAndIndices CumulativeExtremum(const at::Tensor& self, int64_t dimension) {
   const int64_t dim = at::maybe_wrap_dim(dimension, self.dim());
@@ -220,7 +220,7 @@ inline at::Tensor InfiniteNorm(const at::Tensor& self, const at::Scalar& p,
                           : at::amin(magnitude, dim, keepdim);
 }
 
-// Of complex numbers, the results of the upstream kernels are complex.
+// The upstream kernels return complex results for complex numbers.
 inline at::Tensor NormDimDtype(const at::Tensor& self,
                                const std::optional<at::Scalar>& p,
                                at::IntArrayRef dim, bool keepdim,

@@ -13,18 +13,18 @@ inline bool HasTypeOfFloat8(const at::Tensor& tensor) {
          tensor.scalar_type() == at::kFloat8_e5m2;
 }
 
-// Of matrices [m, k] and [k, n], in float32. The operands stay what they are,
-// because XLA:GPU gives a dot of 8-bit floats to cuBLASLt, which multiplies
-// them on tensor cores. A dot of operands that are converted first is the
-// same to XLA, but is tried in many ways at each first run.
+// The product of matrices [m, k] and [k, n], in float32. The operands are not
+// converted, because XLA:GPU gives a dot of 8-bit floats to cuBLASLt, which
+// uses tensor cores. A dot of converted operands would be rewritten to the same
+// call, but autotuned at length.
 inline at::Tensor ProductOfFloat8(const at::Tensor& self,
                                   const at::Tensor& mat2) {
   using torch_xla::bridge::GetXlaTensor;
-  if (self.size(1) == 0) {  // XLA:GPU would leave what is in memory
+  if (self.size(1) == 0) {  // XLA:GPU would leave the result uninitialized
     return at::zeros({self.size(0), mat2.size(1)},
                      self.options().dtype(at::kFloat));
   }
-  // The other dot has the default precision, with which cuBLASLt adds up fast.
+  // The other dot has the default precision, with cuBLASLt's fast accumulation.
   if (static_cast<int>(torch_xla::XlaHelpers::mat_mul_precision()) != 0) {
     return at::mm(self.to(at::kFloat), mat2.to(at::kFloat));
   }

@@ -30,7 +30,7 @@ bool HasSymbolicSizes(const Other&) {
 // function in C++. PyTorch registers functions in Python in place of these,
 // which take 50 to 650 microseconds; a step of Adam calls three for each
 // parameter. The ones in C++ cannot compare symbolic sizes: for these,
-// `Functional` tells what the result would be.
+// `Functional` infers the result.
 template <typename InPlace, typename Functional,
           typename InPlace::schema* kCheck,
           typename Schema = typename InPlace::schema>

@@ -13,13 +13,13 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// With NaN in place of -NaN.
+// Replaces -NaN by NaN.
 inline at::Tensor WithPositiveNan(const at::Tensor& self) {
   if (!self.is_floating_point()) return self;
   return at::where(at::isnan(self), at::full({}, NAN, self.options()), self);
 }
 
-// Of zeros, which are equal, these may return either. The sort itself is the
+// These may return 0.0 or -0.0, which are equal. The sort itself is the
 // upstream kernel's, which XLA rewrites into faster calls.
 inline std::tuple<at::Tensor, at::Tensor> Kthvalue(const at::Tensor& self,
                                                    int64_t k, int64_t dim,

@@ -1,8 +1,9 @@
-// The strides that a view of an XLA tensor has in PyTorch, on which it depends
-// whether contiguous() and reshape() copy.
+// The strides that a view of an XLA tensor has in PyTorch. They decide whether
+// contiguous() and reshape() copy.
 //
-// XLA tensors are row-major, and say so of their views: `x.t().contiguous()`
-// was x.t() itself, and a write to one of them changed the other.
+// XLA tensors report that they are row-major, also of their views:
+// `x.t().contiguous()` was x.t() itself, and a write to one of them changed the
+// other.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_STRIDES_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_STRIDES_H_
 
@@ -54,8 +55,8 @@ inline void CallViewOperator(const c10::OperatorHandle& op,
   ViewOperator(op).callBoxed(stack);
 }
 
-// Strides of tensors that are no views, and yet not row-major: of copies that a
-// program is traced with in place of views.
+// Strides of tensors that are neither views nor row-major: copies that replace
+// views in the trace of a program.
 class StridesOfCopies {
  public:
   static StridesOfCopies& Get() {
@@ -78,7 +79,7 @@ class StridesOfCopies {
   std::optional<std::vector<int64_t>> Find(c10::StorageImpl* storage) {
     const std::lock_guard lock(mutex_);
     for (const Entry& entry : entries_) {
-      // An expired entry keeps the address from being used again.
+      // An expired entry prevents that the address is reused.
       if (entry.storage._unsafe_get_target() == storage) return entry.strides;
     }
     return std::nullopt;
@@ -94,9 +95,9 @@ class StridesOfCopies {
   std::vector<Entry> entries_;
 };
 
-// A meta tensor with a tensor's shape and its strides in PyTorch; nothing if it
-// is row-major, being no view, or a view that PyTorch does not have
-// (`x.t().view(-1)`).
+// A meta tensor with a tensor's shape and its strides in PyTorch; nothing if
+// the tensor is row-major because it is not a view, or is a view that PyTorch
+// does not have (`x.t().view(-1)`).
 inline std::optional<at::Tensor> WithStrides(const at::Tensor& self) {
   namespace functionalization = at::functionalization::impl;
   if (!functionalization::isFunctionalTensor(self)) return std::nullopt;

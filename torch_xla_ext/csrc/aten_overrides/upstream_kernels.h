@@ -1,5 +1,5 @@
-// What the operators here are built from: the upstream kernels, and ways of
-// calling them.
+// Building blocks of the operators here: the upstream kernels, and functions
+// that call them.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_UPSTREAM_KERNELS_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_UPSTREAM_KERNELS_H_
 
@@ -25,8 +25,8 @@ namespace torch_xla_ext::aten_overrides {
 // The kernels of torch_xla, by the names of their operators.
 using Upstream = torch_xla::XLANativeFunctions;
 
-// Whether Python code is to see each operator: a dispatch mode, or a subclass.
-// Upstream's kernels that come before autograd would leave nothing to see.
+// Whether Python code, a dispatch mode or a subclass, has to see each operator.
+// Upstream's kernels that come before autograd would hide them.
 inline bool IsSeenByPython(const at::Tensor& tensor) {
   return c10::impl::dispatch_mode_enabled() ||
          tensor.key_set().has(c10::DispatchKey::Python);
@@ -233,7 +233,8 @@ struct Matched<at::Tensor(const at::Tensor&, const at::Tensor&, Others...),
   }
 };
 
-// What PyTorch makes of integers and booleans in a function of floats.
+// The type to which PyTorch converts integers and booleans in a function of
+// floats.
 inline at::Tensor AsFloat(const at::Tensor& tensor) {
   return tensor.to(at::get_default_dtype_as_scalartype());
 }

@@ -55,7 +55,7 @@ at::Tensor AsView(const at::Tensor& self, bool has_symbolic_inputs,
   if (!is_functional) return apply(self, 0);
   const at::Tensor view =
       apply(functionalization::impl::from_functional_tensor(self), 0);
-  // As all XLA tensors, the view has the strides of a contiguous tensor.
+  // Like all XLA tensors, the view has the strides of a contiguous tensor.
   return at::detail::make_tensor<at::FunctionalTensorWrapper>(
       view, functionalization::impl::unsafeGetFunctionalWrapper(self),
       functionalization::ViewMeta(
@@ -67,8 +67,8 @@ at::Tensor AsView(const at::Tensor& self, bool has_symbolic_inputs,
 }
 
 // The view `self.unfold(...)`. In PyTorch's own registration, a write to it
-// makes 0 of the elements that are in no window: unfold_backward does not know
-// them.
+// sets elements outside of all windows to 0, because unfold_backward does not
+// know them.
 inline at::Tensor UnfoldAsView(const at::Tensor& self, int64_t dimension,
                                int64_t size, int64_t step) {
   return AsView(
@@ -88,9 +88,8 @@ inline at::Tensor UnfoldAsView(const at::Tensor& self, int64_t dimension,
       });
 }
 
-// `base` after a write to a view that expands it. PyTorch writes each of the
-// elements that an element is expanded to into the same place; here one that
-// has changed is taken.
+// `base` after a write to a view that expands it. PyTorch writes all copies of
+// an element to the same memory; here a changed copy is taken.
 inline at::Tensor OfExpanded(const at::Tensor& base, const at::Tensor& view) {
   const int64_t num_new = view.dim() - base.dim();
   std::vector<int64_t> expanded, kept, shape = {-1};
@@ -119,8 +118,8 @@ inline at::Tensor OfExpanded(const at::Tensor& base, const at::Tensor& view) {
 }
 
 // The view `self.expand(...)`. In PyTorch's own registration, a write to it
-// adds what each element has changed by: twice what was written if it was
-// written to two of them, and NaN where an infinity was.
+// adds the changes of all copies of an element: twice the change if two copies
+// were written to, and NaN for an infinity.
 inline at::Tensor ExpandAsView(const at::Tensor& self, at::SymIntArrayRef size,
                                bool implicit) {
   const std::vector<c10::SymInt> sizes = size.vec();
@@ -178,7 +177,7 @@ inline at::Tensor BaseOf(const at::Tensor& self) {
 }
 
 // Whether the steps lead to the same elements through the view itself, with the
-// strides that it says it has, and through the tensor that it is a view of.
+// strides that it reports, and through its base tensor.
 inline bool LeadToTheSame(const at::Tensor& strided, at::IntArrayRef size,
                           at::IntArrayRef stride) {
   constexpr int64_t kMost = int64_t{1} << 20;  // elements to compare
@@ -196,7 +195,8 @@ inline bool LeadToTheSame(const at::Tensor& strided, at::IntArrayRef size,
                    at::as_strided(places, size, stride, begin));
 }
 
-// From where as_strided steps through the elements of a view of an XLA tensor.
+// The tensor whose elements as_strided of a view of an XLA tensor steps
+// through.
 struct Steps {
   bool is_of_base;
   std::optional<int64_t> offset;
@@ -289,8 +289,8 @@ inline at::Tensor AsStridedAsView(const at::Tensor& self,
       });
 }
 
-// PyTorch steps through the tensor by as_strided with the tensor's own offset,
-// which XLA does not know of a view.
+// PyTorch calls as_strided with the tensor's own offset, which XLA does not
+// know for a view.
 inline at::Tensor& FillDiagonal_(at::Tensor& self, const at::Scalar& value,
                                  bool wrap) {
   TORCH_CHECK(self.dim() > 1, "dimensions must larger than 1");
@@ -334,8 +334,8 @@ inline std::tuple<at::Tensor, at::Tensor> PackPaddedSequence(
                          : functionalization::to_functional_tensor(counts)};
 }
 
-// In a mode of Python, returns the tensor that the mode returned, by which it
-// knows it. PyTorch makes another one, and tells the mode, but not for
+// In a mode of Python, returns the tensor that the mode returned and
+// recognizes. PyTorch makes another one, and informs the mode, but not for
 // functionalized tensors.
 inline at::Tensor Detach(c10::DispatchKeySet keys, const at::Tensor& self) {
   if (c10::impl::TorchDispatchModeTLS::stack_len() > 0 &&

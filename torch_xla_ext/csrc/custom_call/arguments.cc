@@ -80,8 +80,8 @@ std::string DTypeName(at::ScalarType dtype) {
       reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype))));
 }
 
-// The XLA type of a dtype, if there is one: what
-// torch_xla::MakeXlaPrimitiveType returns unless it is told to narrow types.
+// The XLA type of a dtype, if there is one: that of
+// torch_xla::MakeXlaPrimitiveType without the settings that narrow types.
 std::optional<xla::PrimitiveType> XlaType(at::ScalarType dtype) {
   switch (dtype) {
     case at::kBool:

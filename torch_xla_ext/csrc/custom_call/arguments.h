@@ -54,9 +54,9 @@ std::map<int64_t, std::vector<int64_t>> ParseLayouts(
 void CheckNumHiddenResults(const std::string& target, int64_t num_hidden,
                            const OutputTypes& outputs);
 
-// torch_xla can be told, by environment variables, to hold float32 as bfloat16
-// or int64 as int32 on the device. A kernel that relies on torch's dtypes would
-// then read the wrong bytes, so such inputs and outputs are rejected.
+// Environment variables can make torch_xla store float32 as bfloat16 or int64
+// as int32 on the device. A kernel that relies on torch's dtypes would then
+// read the wrong bytes, so such inputs and outputs are rejected.
 void CheckNothingIsNarrowed(const std::string& target,
                             const std::vector<torch_xla::XLATensorPtr>& inputs,
                             const OutputTypes& outputs);

@@ -47,7 +47,7 @@ class KeyOfValues {
     AppendBytes(torch_xla::UseVirtualDevice(/*force_spmd=*/false), &key_);
   }
 
-  // False for values that are not cached.
+  // Returns false for values that are not cached.
   bool Append(py::handle value) {
     PyObject* const object = value.ptr();
     if (value.is_none()) {

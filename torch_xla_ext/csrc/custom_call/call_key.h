@@ -1,5 +1,5 @@
-// The key of a cached call: calls with equal keys differ in nothing but
-// their operands.
+// The key of a cached call: calls with equal keys differ only in their
+// operands.
 #ifndef TORCH_XLA_EXT_CSRC_CUSTOM_CALL_CALL_KEY_H_
 #define TORCH_XLA_EXT_CSRC_CUSTOM_CALL_CALL_KEY_H_
 

@@ -60,7 +60,7 @@ xla::Shape WithLayouts(const xla::Shape& results,
   return xla::ShapeUtil::MakeTupleShape(shapes);
 }
 
-// An untyped kernel gets its shapes at trace time, if at all.
+// An untyped kernel gets its shapes, if at all, at trace time.
 void CheckStatic(const std::string& target, size_t index,
                  const xla::Shape& shape) {
   if (shape.is_static()) return;

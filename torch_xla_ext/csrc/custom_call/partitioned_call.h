@@ -1,10 +1,10 @@
 // Calls in a program for several devices.
 //
-// How such a program is divided among the devices is decided by XLA, when it
-// compiles the program. Until then a call is a custom call of
-// kPartitionedTarget, whose backend_config is a key; XLA's partitioner passes
-// the key to the partitioner of this target (partitioning/), which replaces it
-// by a call of the kernel with one device's operands.
+// XLA decides how such a program is divided among the devices when it compiles
+// the program. Until then a call is a custom call of kPartitionedTarget, whose
+// backend_config is a key; XLA's partitioner passes the key to the partitioner
+// of this target (partitioning/), which replaces it by a call of the kernel
+// with one device's operands.
 #ifndef TORCH_XLA_EXT_CSRC_CUSTOM_CALL_PARTITIONED_CALL_H_
 #define TORCH_XLA_EXT_CSRC_CUSTOM_CALL_PARTITIONED_CALL_H_
 

@@ -29,8 +29,8 @@ struct ComputeStream {
 std::atomic<const ComputeStream*> compute_stream{nullptr};
 
 // Makes a context the thread's current one. PyTorch's default stream is the
-// context's own, which CUDA knows by the current context alone, and tensors are
-// freed in threads that have none.
+// context's own, which CUDA identifies by the current context, and threads
+// without a context may free tensors.
 class CurrentContext {
  public:
   explicit CurrentContext(CUcontext context) {
@@ -51,8 +51,9 @@ const ComputeStream& GetComputeStream() {
   return *stream;
 }
 
-// Makes `second` wait for what `first` has been given so far. A wait is for the
-// event as it is then, so one event serves all, one at a time.
+// Makes `second` wait for the work that `first` has been given so far. A wait
+// refers to the event's current state, so one event serves all waits, one at a
+// time.
 void Order(const ComputeStream& ours, CUstream first, CUstream second) {
   static std::mutex& mutex = *new std::mutex;
   const CudaDriver& driver = GetCudaDriver();
@@ -106,7 +107,7 @@ void XlaWaitsFor(uintptr_t stream) {
                                           &status),
         "cuStreamIsCapturing");
   if (status != CU_STREAM_CAPTURE_STATUS_NONE) {
-    // XLA's stream would become a part of the capture.
+    // XLA's stream would become part of the capture.
     throw std::runtime_error(
         "torch.compile(backend=\"openxla\"): a CUDA graph cannot capture XLA's "
         "programs: call the function outside of torch.cuda.graph");

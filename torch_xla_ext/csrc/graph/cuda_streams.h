@@ -7,21 +7,21 @@
 
 namespace torch_xla_ext::graph {
 
-// The FFI target whose call tells this process on which stream XLA runs its
-// programs. XLA has one such stream for a device, for as long as it lives.
+// The FFI target whose call reports the stream on which XLA runs its programs.
+// XLA has one such stream for a device, for its lifetime.
 inline constexpr char kComputeStreamTarget[] = "XlaGpuComputeStream";
 
 // Whether a call of that target has run. There has to be one before the
 // functions below are called.
 bool IsComputeStreamKnown();
 
-// What XLA is given from now on starts after what `stream`, a CUstream of
+// Makes XLA's future work start after the work that `stream`, a CUstream of
 // PyTorch's, has been given so far. Throws std::runtime_error if a CUDA graph
 // is being captured from the stream, or with the CUDA driver's name of an
 // error.
 void XlaWaitsFor(uintptr_t stream);
 
-// The reverse: what `stream` is given from now on starts after what XLA has
+// The reverse: makes future work of `stream` start after the work that XLA has
 // been given so far.
 void WaitsForXla(uintptr_t stream);
 

@@ -22,7 +22,7 @@
 namespace torch_xla_ext::graph {
 namespace {
 
-// One that does not wait.
+// A queued launch that does not wait.
 thread_local bool in_lazy_step = false;
 
 struct GraphExecutor : torch::lazy::LazyGraphExecutor {
@@ -92,7 +92,7 @@ bool Computes(const Launch& launch, const torch::lazy::BackendDataPtr& data) {
                      });
 }
 
-// Instead of executing it, after one before it has failed.
+// Called instead of executing it if an earlier one has failed.
 void Drop(const Launch& launch) {
   for (size_t k = 0; k < launch.written.size(); ++k) {
     if (const auto result = launch.results[k].lock()) {
@@ -114,7 +114,8 @@ DeviceLock LockDevice(const torch::lazy::BackendDevice& device) {
 struct LaunchTicket::Queue {
   std::mutex mutex;
   std::condition_variable changed;
-  // Of the thread that has the lock and starts programs; 0 if there is none.
+  // The run of the thread that has the lock and starts programs; 0 if there is
+  // none.
   uint64_t run = 0;
   uint64_t num_runs = 0;
   size_t num_started = 0;  // in this run
@@ -130,7 +131,7 @@ struct LaunchTicket::Queue {
     }
   }
 
-  // Whether it holds for a program that has not been started.
+  // Whether the condition holds for a program that has not been started.
   template <typename Predicate>
   bool Any(Predicate predicate) const {
     return (current != nullptr && predicate(*current)) ||
@@ -160,7 +161,7 @@ LaunchTicket::LaunchTicket(const torch::lazy::BackendDevice& device)
 std::optional<LaunchTicket> LaunchTicket::Behind(
     const torch::lazy::BackendDevice& device) {
   constexpr size_t kMaxWaiting = 2;
-  // Then others get the lock who wait for it.
+  // Then other waiting threads get the lock.
   constexpr size_t kMaxStarted = 64;
   Queue* const queue = QueueOf(device);
   const uint64_t run = WaitUnlessLost([queue]() -> uint64_t {
@@ -203,7 +204,7 @@ bool LaunchTicket::WaitUntilReadable(const torch::lazy::BackendDevice& device,
   Queue* const queue = QueueOf(device);
   std::unique_lock<std::mutex> lock(queue->mutex);
   queue->Wait(&lock, [&] { return queue->run == 0 || !queue->Any(computes); });
-  // As long as the mutex is held, the run goes on, and no other thread gets the
+  // While the mutex is held, the run continues, and no other thread gets the
   // device's lock.
   return queue->run != 0 && !queue->Any(donates) && data->HasValue();
 }
@@ -248,8 +249,8 @@ bool LaunchTicket::HasAllOthers(
     const std::vector<const torch::lazy::BackendDataPtr*>& data) const {
   std::unordered_map<const torch::lazy::BackendData*, int64_t> uses;
   for (const torch::lazy::BackendDataPtr* one : data) ++uses[one->get()];
-  // What is added to the queue, or leaves it, is counted in use_count() at
-  // least as long.
+  // Programs that enter or leave the queue remain counted in use_count()
+  // meanwhile.
   const std::lock_guard<std::mutex> lock(queue_->mutex);
   queue_->Any([&uses](const Launch& launch) {
     for (const auto& argument : launch.arguments) {

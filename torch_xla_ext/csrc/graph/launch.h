@@ -1,7 +1,7 @@
 // Starts compiled programs in the same way as torch_xla: in one of its threads,
 // which holds the device's lock until the program has been started. Programs
 // that follow each other are queued: their thread keeps the lock for the next
-// one, so that nothing else comes in between, and nobody waits for it.
+// one, so that nothing else comes in between, and no thread waits for it.
 #ifndef TORCH_XLA_EXT_CSRC_GRAPH_LAUNCH_H_
 #define TORCH_XLA_EXT_CSRC_GRAPH_LAUNCH_H_
 
@@ -89,7 +89,7 @@ class LazyStep {
   static bool NeedNotWait(const torch::lazy::BackendDevice& device);
 };
 
-// What a written parameter had before a run.
+// The data of a written parameter before a run.
 struct Donated {
   torch::lazy::BackendDataPtr data;
   bool is_reusable;  // made for a result
@@ -101,7 +101,7 @@ struct Launch {
   torch::lazy::BackendDevice device;
   torch::lazy::ComputationPtr computation;
   bool is_sharded = false;
-  // All have values when the programs before have been started.
+  // All have values when the earlier programs have been started.
   std::vector<std::shared_ptr<Data>> arguments;
   // The arguments of which the first results are the new values.
   std::vector<size_t> written;

@@ -16,8 +16,8 @@
 namespace torch_xla_ext::graph {
 namespace {
 
-// Whether something besides the tensor refers to its data and still needs the
-// values, such as a clone that has not been computed yet.
+// Whether something besides the tensor, such as a pending clone, refers to its
+// data and still needs the values.
 bool IsShared(const torch_xla::XLATensorPtr& tensor) {
   const auto& data = tensor->torch::lazy::LazyTensor::data();
   if (data->handle == nullptr || data->ir_value || data->tensor_data) {
@@ -212,7 +212,7 @@ torch::lazy::BackendDataPtr Program::ConstantOf(
   if (!value || !IsConstant(*value.node)) return nullptr;
   auto& [hash, data] = constants_[parameter];
   if (data == nullptr || hash != value.hash()) {
-    // Not the tensor's own, which it may donate.
+    // A copy, because the tensor may donate its own data.
     const torch_xla::XLATensorPtr copy = torch_xla::XLATensor::Create(
         value, device_, /*logical_element_type=*/std::nullopt,
         /*delay_eager_execution=*/false);
@@ -344,8 +344,8 @@ std::vector<torch::lazy::BackendDataPtr> Program::Start(
   }
   launch->written = description_.written;
   launch->results.reserve(result_shapes_.size());
-  // The values of two runs before are destroyed. Data whose values a run before
-  // has destroyed is used again, if that run has ended.
+  // Destroys the values of the run before the last one. Reuses data whose
+  // values an earlier run has destroyed, if that run has ended.
   constexpr size_t kMaxKept = 8;
   std::shared_ptr<std::vector<Donated>> free;
   if (donated_.size() > 2 && num_written > 0 &&

@@ -22,7 +22,7 @@
 
 namespace torch_xla_ext::graph {
 
-// Where the value of a parameter comes from in each run.
+// The source of a parameter's value in each run.
 struct Source {
   enum Kind : int {
     kArgument = 0,  // arguments[index]
@@ -90,8 +90,7 @@ class Program {
   // with the same tensors.
   bool Matches(const std::vector<at::Tensor>& arguments);
 
-  // Takes the shardings that the tensors of the state have as those of the
-  // program.
+  // Records the current shardings of the state's tensors as the program's.
   void CacheShardings();
 
   // Starts the program without waiting for its end, and returns the results
@@ -127,7 +126,7 @@ class Program {
     bool is_view, has_new_metadata;  // t_() and the like
     size_t group;  // the first of the state with the same storage
     const Storage* last_storage = nullptr;
-    // What else was found with it. May not exist any more.
+    // The view that was found with it. May not exist any more.
     const void *last_base = nullptr, *last_tensor = nullptr,
                *last_data = nullptr;
     // The first parameter that is the value of its storage.
@@ -159,16 +158,16 @@ class Program {
                               StartFunction start);
   std::vector<at::Tensor> Run(const std::vector<Input>& inputs,
                               StartFunction start);
-  // In what follows, `state` are the tensors of state_. FindState sets it, if
-  // it returns what Matches does: true.
+  // Below, `state` are the tensors of state_. FindState returns what Matches
+  // does, and sets `state` if that is true.
   bool FindState(const std::vector<at::Tensor>& arguments,
                  std::vector<Found>* state);
-  // Fetches what FindState will read of the tensor if it is as in the last
-  // call. Each of its objects is known only from the one before, and what the
-  // devices have done since then is in the processor's caches instead.
+  // Prefetches the objects that FindState reads of the tensor, if they are
+  // those of the last call. Each object is found through the previous one, and
+  // the devices' work has displaced them from the processor's caches.
   static void Prefetch(const StateTensor& expected);
-  // Whether the tensor has what it had after the last run, so that its shape is
-  // what it was.
+  // Whether the tensor has the same data as after the last run, and so the same
+  // shape.
   bool HasKnownBase(const StateTensor& expected, const Found& found) const;
   at::Tensor Find(const Source& source,
                   const std::vector<at::Tensor>& arguments,
@@ -193,7 +192,7 @@ class Program {
   // others have values, or will have them. Throws std::runtime_error with the
   // name of a parameter without a value.
   LaunchTicket Prepare(const std::vector<Input>& inputs, bool may_queue);
-  // Whether both is so without waiting for the programs before.
+  // Whether both hold without waiting for the earlier programs.
   bool IsReady(const std::vector<Input>& inputs, const LaunchTicket& ticket);
   void CheckHaveValues(const std::vector<Input>& inputs);
   // Whether the parameter has the data that it had after the last run.
@@ -208,7 +207,7 @@ class Program {
   std::vector<torch::lazy::BackendDataPtr> Start(
       LaunchTicket ticket, const std::vector<Input>& inputs,
       StartFunction start);
-  // The first run of a sharded program: only its results tell their shardings.
+  // The first run of a sharded program, whose results report their shardings.
   std::vector<torch::lazy::BackendDataPtr> StartSharded(
       const std::vector<Input>& inputs);
 

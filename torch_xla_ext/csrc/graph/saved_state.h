@@ -1,4 +1,4 @@
-// What a step's tensors held before it was traced.
+// The data of a step's tensors before it was traced.
 #ifndef TORCH_XLA_EXT_CSRC_GRAPH_SAVED_STATE_H_
 #define TORCH_XLA_EXT_CSRC_GRAPH_SAVED_STATE_H_
 
@@ -20,7 +20,7 @@ class SavedState {
   SavedState();
 
   // Adds the storage of a tensor that is older than this object. Returns
-  // whether it was new.
+  // whether the storage was new.
   bool Add(const at::Tensor& tensor);
 
   // Adds several, and computes the pending ones together.

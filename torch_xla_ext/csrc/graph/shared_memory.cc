@@ -24,8 +24,8 @@ constexpr uintptr_t kCpuAlignment = 64;
 
 // XLA tensors over PyTorch's memory, by address. Making one takes longer than
 // the rest of a call does for a tensor, and PyTorch's allocator gives the same
-// addresses again and again. A view owns nothing: to keep one whose memory has
-// another use by now does no harm.
+// addresses again and again. A view owns nothing, so keeping one whose memory
+// is used otherwise by now is harmless.
 class Views {
  public:
   at::Tensor Get(const at::Tensor& tensor) {
@@ -54,7 +54,7 @@ class Views {
     return views;
   }
 
-  // The views of this memory are not views of it any more.
+  // The views of this memory have become invalid.
   void Remove(const void* address) {
     const auto found = views_.find(address);
     if (found == views_.end()) return;
@@ -78,7 +78,7 @@ class Views {
     at::Tensor tensor;
   };
 
-  // What the client has of the memory. It deletes it with the view.
+  // The client's buffer over the memory. Deleted with the view.
   struct Description {
     std::vector<int64_t> sizes;
     DLManagedTensor tensor;
@@ -111,7 +111,8 @@ class Views {
   size_t size_ = 0;
 };
 
-// Held while a program is started on shared memory: views are in use meanwhile.
+// Held while a program is started on shared memory, because views are in use
+// then.
 std::mutex& ViewsMutex() {
   static std::mutex& mutex = *new std::mutex;
   return mutex;
@@ -174,7 +175,7 @@ class Unused {
     }
   }
 
-  // Tries again to delete what could not be deleted when it should have been.
+  // Retries to delete data whose deletion failed.
   void DeleteKept() {
     std::vector<std::pair<torch::lazy::BackendDataPtr, uintptr_t>> kept;
     {
@@ -213,7 +214,7 @@ at::Tensor CpuTensorOf(const at::Tensor& result) {
   return at::fromDLPack(torch_xla::toDLPack(result));
 }
 
-// Of each two arguments that overlap, one of which is written to, marks one.
+// Marks one of each two arguments that overlap if one of them is written to.
 void MarkOverlapping(const std::vector<at::Tensor>& arguments,
                      const std::vector<size_t>& written,
                      std::vector<bool>* marked) {
@@ -257,8 +258,8 @@ bool SharesMemory(c10::Device device) {
   if (device.is_cpu()) {
     return platform == "CPU" && XlaNameOf(device) == current;
   }
-  // XLA:GPU's own setting: with it, a program that has been started may not
-  // have been given to the device yet, and no event can tell when it has run.
+  // XLA:GPU's own setting: with it, a started program may not have been given
+  // to the device yet, so no event can follow it.
   const char* const starts_later =
       std::getenv("PJRT_GPU_ENABLE_ASYNC_DISPATCH");
   return device.is_cuda() && platform == "CUDA" &&
@@ -343,7 +344,7 @@ std::vector<at::Tensor> ProgramOnSharedMemory::Run(
       if (argument.numel() == 0 || AddressOf(views[i]) == argument.data_ptr()) {
         continue;
       }
-      // XLA:CPU does not write into memory that is not its own.
+      // XLA:CPU does not write into foreign memory.
       GetViews().Remove(argument.data_ptr());
       argument.copy_(
           tensor_of(views[i], argument.scalar_type(), argument.sizes()));

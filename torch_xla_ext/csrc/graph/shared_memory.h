@@ -23,8 +23,8 @@ bool SharesMemory(c10::Device device);
 // to be on torch_xla's current device, and as IsRowMajor wants it.
 std::vector<at::Tensor> ViewsOf(const std::vector<at::Tensor>& tensors);
 
-// Whether XLA can take the tensor's memory as it is: row-major, without gaps,
-// and where XLA's programs expect a buffer to begin.
+// Whether XLA can use the tensor's memory directly: row-major, without gaps,
+// and aligned as XLA's programs expect.
 bool IsRowMajor(const at::Tensor& tensor);
 
 // A program with PyTorch's tensors as arguments. It has Program's functions.
@@ -34,8 +34,8 @@ class ProgramOnSharedMemory {
   // if a result has another type or shape in XLA than in PyTorch.
   ProgramOnSharedMemory(std::shared_ptr<Program> program, c10::Device device);
 
-  // Those that are on another device or not IsRowMajor, and those that overlap
-  // with one that the program writes to.
+  // The arguments that are on another device or not IsRowMajor, and those that
+  // overlap with one that the program writes to.
   std::vector<size_t> ArgumentsToCopy(
       const std::vector<at::Tensor>& arguments) const;
 

@@ -42,7 +42,7 @@ torch_xla::XLATensorPtr BaseOf(Storage* storage);
 // its values.
 bool HasOwnValues(const at::Tensor& tensor);
 
-// The device data of a tensor; null if it has still to be computed or
+// The device data of a tensor; null if it is still to be computed or
 // transferred.
 torch::lazy::BackendDataPtr DataOf(const torch_xla::XLATensorPtr& tensor);
 
@@ -61,7 +61,7 @@ void SetData(Storage* storage, const torch_xla::XLATensorPtr& base,
 // returns false if there are none, or if they are sharded.
 bool Transfer(const torch_xla::XLATensorPtr& tensor);
 
-// Computes or transfers what these tensors, and only these, still lack.
+// Computes or transfers the missing data of these tensors, and of no others.
 void Materialize(std::vector<torch_xla::XLATensorPtr> tensors);
 
 // A copy of `data`.

@@ -15,13 +15,13 @@ namespace torch_xla_ext::graph {
 
 class UncompiledProgram {
  public:
-  // Lowers what the tensors are computed by, whose hash is `hash`. Returns
-  // nothing if that is compiled already.
+  // Lowers the program of the tensors, whose hash is `hash`. Returns nothing if
+  // it is compiled already.
   static std::optional<UncompiledProgram> Of(
       const std::vector<at::Tensor>& tensors, const torch::lazy::hash_t& hash);
 
   // Compiles it, once, and adds it to torch_xla's cache of programs. Needs
-  // neither the tensors nor what they are computed from.
+  // neither the tensors nor their operands.
   void Compile();
 
  private:

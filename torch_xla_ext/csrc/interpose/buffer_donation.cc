@@ -1,7 +1,7 @@
 // Interposes on XLAGraphExecutor::GetBufferDonors and SetBufferDonors: values
-// that are still needed are not donated, and results are written to where the
-// values were that they replace (runtime_fixes/buffer_donation.h). Also on
-// Compile, which calls the second: programs that grow are found
+// that are still needed are not donated, and results are written into the
+// buffers of the values that they replace (runtime_fixes/buffer_donation.h).
+// Also on Compile, which calls the second, to find programs that grow
 // (runtime_fixes/unbounded_graph.h).
 //
 // This works because the upstream binary calls all three through its PLT.

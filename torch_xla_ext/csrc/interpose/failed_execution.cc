@@ -57,8 +57,8 @@ void MultiWait::Wait() {
   torch_xla_ext::WaitAndTakeError(
       [this] {
         if (!torch_xla_ext::ProcessesWatched()) return upstream(this);
-        // Not WaitUnlessLost, whose job goes on after an exception: this object
-        // belongs to the caller and does not outlive the exception.
+        // Not WaitUnlessLost, whose job continues after an exception: this
+        // object belongs to the caller and does not outlive the exception.
         while (!WaitFor(this, /*seconds=*/0.5)) {
           torch_xla_ext::ThrowLostProcess();
         }

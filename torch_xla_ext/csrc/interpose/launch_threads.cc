@@ -54,7 +54,7 @@ bool IsSharded(const void* data) {
 
 void FetchShards(absl::Span<const ComputationClient::DataPtr> arguments) {
   using Shards = std::vector<std::shared_ptr<void>>;
-  // What std::make_shared puts before an object.
+  // The control block that std::make_shared puts before an object.
   constexpr ptrdiff_t kCounts = -16;
   for (const auto& argument : arguments) {
     Fetch(argument.get(), kCounts);

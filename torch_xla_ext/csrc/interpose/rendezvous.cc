@@ -1,6 +1,6 @@
 // Interposes on the function in which a CPU device waits for the others in a
-// collective. XLA ends the process if one of them comes 10 seconds later than
-// the first, as on a busy machine, or where one thread saves a checkpoint.
+// collective. XLA ends the process if one of them arrives 10 seconds after the
+// first, as on a busy machine, or while one thread saves a checkpoint.
 //
 // This works because the upstream binary calls it through its PLT.
 #include <dlfcn.h>
@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <string_view>
 
-// As in Abseil: a number of seconds, of which each half is aligned on its own,
-// and of quarters of a nanosecond.
+// As in Abseil: the seconds in two halves, each aligned on its own, and
+// quarters of a nanosecond.
 namespace absl {
 inline namespace lts_20230802 {
 class Duration {

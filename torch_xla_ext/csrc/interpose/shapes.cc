@@ -1,5 +1,5 @@
-// Interposes on two functions that look at shapes, and end the process where
-// they look at the wrong one.
+// Interposes on two functions that end the process because they look at the
+// wrong shape.
 //
 // This works because the upstream binary calls them through its PLT.
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace torch_xla {
 
 // Makes a vector of an index along one dimension, for index_select, index_copy,
 // index_add and index_fill. The upstream function looks at the shape of the
-// index's node instead of that of its output: where a node has several, such as
-// that of sort, argsort, topk or max, the process ends.
+// index's node instead of that of its output: if a node has several outputs, as
+// sort, argsort, topk and max have, the process ends.
 torch::lazy::Value EnsureRank1(const torch::lazy::Value& index) {
   static auto* const upstream = UpstreamFunction(
       &EnsureRank1, "_ZN9torch_xla11EnsureRank1ERKN5torch4lazy5ValueE");

@@ -29,8 +29,8 @@ using torch_xla_ext::TensorLock;
 
 namespace {
 
-// A copy that lives while an operation is traced: an operation asks for fewer
-// shapes than this.
+// The number of copies that are kept: more than the shapes that tracing one
+// operation asks for.
 const xla::Shape& Kept(const xla::Shape& shape) {
   thread_local std::array<std::optional<xla::Shape>, 64> kept;
   thread_local size_t next = 0;

@@ -3,7 +3,7 @@
 // process is lost (runtime_fixes/lost_process.h). failed_execution.cc has more
 // of them. Data that XLA cannot gather is an error (runtime_fixes/devices.h).
 // A tensor that has its value is read while later programs are being started,
-// and torch_xla.sync() does not wait for them where it computes nothing.
+// and torch_xla.sync() does not wait for them if it computes nothing.
 //
 // This works because the upstream binary calls torch's two and
 // SyncLiveTensorsGraph through its PLT, and PjRtComputationClient's through a

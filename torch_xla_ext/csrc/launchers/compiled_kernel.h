@@ -1,5 +1,5 @@
-// Launches a compiled kernel (a cubin or PTX) through the CUDA driver. Triton's
-// kernels and those of torch_xla_ext.cuda_kernel are launched by it.
+// Launches a compiled kernel (a cubin or PTX) through the CUDA driver, such as
+// Triton's kernels and those of torch_xla_ext.cuda_kernel.
 #ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_COMPILED_KERNEL_H_
 #define TORCH_XLA_EXT_CSRC_LAUNCHERS_COMPILED_KERNEL_H_
 
@@ -13,7 +13,7 @@
 
 namespace torch_xla_ext {
 
-// A launch, as torch_xla_ext/launchers/launch.py describes it.
+// A launch, as xla_kernels/launch.py describes it.
 struct CompiledKernelLaunch {
   // A cubin, fatbin, or the text of PTX.
   std::string_view module;

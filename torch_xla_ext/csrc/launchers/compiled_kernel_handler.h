@@ -1,7 +1,6 @@
 // The target "XlaGpuCompiledKernel", which launches a compiled kernel: a
-// handler of XLA's FFI. Its attributes, which
-// torch_xla_ext/launchers/launch.py writes, are the members of
-// CompiledKernelLaunch.
+// handler of XLA's FFI. Its attributes, which xla_kernels/launch.py writes, are
+// the members of CompiledKernelLaunch.
 //
 // It needs only XLA's FFI, because other front ends than torch_xla use it, too
 // (//integrations/torch_tpu).

@@ -48,8 +48,8 @@ CUtensorMap MakeTensorMap(const CudaDriver& driver,
       static_cast<CUtensorMapFloatOOBfill>(reader.Next<uint32_t>());
   const auto rank = reader.Next<uint32_t>();
   if (rank < 1 || rank > kMostMapDimensions) DescriptionReader::Refuse();
-  // The innermost dimension comes first; its stride is that of an element, and
-  // is not given.
+  // The innermost dimension comes first; its stride is the element's size, and
+  // is not in the description.
   std::array<cuuint32_t, kMostMapDimensions> box = {}, element_strides = {};
   std::array<cuuint64_t, kMostMapDimensions> sizes = {}, strides = {};
   for (uint32_t i = 0; i < rank; ++i) box[i] = reader.Next<cuuint32_t>();

@@ -12,10 +12,10 @@
 
 namespace torch_xla_ext {
 
-// The map of the array at `address`. `description` is what
-// torch_xla_ext/launchers/launch.py writes: the numbers that
-// cuTensorMapEncodeTiled takes, as little-endian bytes. Throws std::exception
-// if it is malformed or the driver refuses it.
+// The map of the array at `address`. `description`, written by
+// xla_kernels/launch.py, has the numbers that cuTensorMapEncodeTiled takes, as
+// little-endian bytes. Throws std::exception if it is malformed or the driver
+// refuses it.
 CUtensorMap MakeTensorMap(const CudaDriver& driver,
                           std::string_view description, void* address);
 

@@ -43,7 +43,7 @@ struct PartitionFunctions {
   std::function<std::optional<std::string>(const std::string& partition,
                                            const Shardings& operands)>
       infer;
-  // The sharding of the results if a user of them asks for this one.
+  // The sharding of the results if a consumer asks for this one.
   std::function<std::string(const std::string& partition,
                             const std::string& result)>
       propagate;

@@ -125,7 +125,7 @@ void WillRunAlone(PJRT_LoadedExecutable* executable) {
   state.not_yet_run.insert(executable);
 }
 
-// Every format of a program has the names of its targets as they are.
+// Every format of a program contains the names of its targets verbatim.
 bool NamesTarget(std::string_view program) {
   Isolation& state = GetIsolation();
   const std::lock_guard<std::mutex> lock(state.mutex);

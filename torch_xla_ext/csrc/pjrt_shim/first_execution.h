@@ -9,18 +9,18 @@
 namespace torch_xla_ext::pjrt_shim {
 
 // Makes the first run of programs that name `target`, and are compiled from now
-// on, exclusive: meanwhile the device gets no other work.
+// on, exclusive: the device gets no other work during it.
 //
-// XLA:GPU loads what a target needs when its program first runs. cuDNN's
-// attention, for one, captures the device's compute stream while it loads a
+// XLA:GPU loads a target's resources when its program first runs. cuDNN's
+// attention, for example, captures the device's compute stream while it loads a
 // graph (Graph::warmup of its front end). If another thread, such as one that
-// copies the next batch, makes a stream wait for the compute stream meanwhile,
-// the capture and the program fail: "cuda_graph_end_capture … capturing stream
-// has unjoined work".
+// copies the next batch, makes a stream wait for the compute stream during the
+// capture, the capture and the program fail: "cuda_graph_end_capture …
+// capturing stream has unjoined work".
 void RunFirstAlone(const std::string& target);
 
-// Changes `api` so that it does this, also for each program that is loaded:
-// which targets it has is not known.
+// Changes `api` so that it does this, also for each program that is loaded,
+// whose targets are not known.
 void IsolateFirstExecutions(PJRT_Api* api);
 
 }  // namespace torch_xla_ext::pjrt_shim

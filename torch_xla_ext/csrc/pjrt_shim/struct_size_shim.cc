@@ -79,7 +79,7 @@ constexpr size_t NestedOffset(size_t function) {
 }
 
 // PJRT 0.70 passes the size of PJRT_Plugin_Attributes_Args without its last
-// member, but the plugin writes to that member all the same.
+// member, but the plugin still writes to that member.
 constexpr size_t MemorySize(size_t function) {
   return function == FUNCTION_INDEX(PJRT_Plugin_Attributes)
              ? sizeof(PJRT_Plugin_Attributes_Args)

@@ -1,5 +1,5 @@
-// What this project adds to torch_xla's Python module _XLAC. The front library
-// and patches/ call this function.
+// This project's additions to torch_xla's Python module _XLAC. The front
+// library and patches/ call this function.
 #ifndef TORCH_XLA_EXT_CSRC_PYTHON_BINDINGS_H_
 #define TORCH_XLA_EXT_CSRC_PYTHON_BINDINGS_H_
 

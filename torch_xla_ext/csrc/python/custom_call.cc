@@ -152,7 +152,7 @@ int ParseApiVersion(const std::string& target, int lowest, int api_version) {
                         " to 4, but is " + std::to_string(api_version));
 }
 
-// Makes the buffers have torch's dtypes, for kernels that expect them.
+// Sets the buffers' dtypes to torch's, for kernels that expect them.
 void UseTorchDTypes(const Tensors& tensors, CustomCallConfig* config) {
   CheckNothingIsNarrowed(config->target, tensors.inputs, tensors.outputs);
   for (const torch_xla::XLATensorPtr& input : tensors.inputs) {
@@ -243,7 +243,7 @@ GpuCall ParseGpuCall(const GpuCallArguments& args) {
   CheckNumHiddenResults(config.target, args.num_hidden_results,
                         tensors.outputs);
   config.num_hidden_results = args.num_hidden_results;
-  // The default target accepts what it accepts in upstream torch_xla.
+  // The default target accepts the same payloads as in upstream torch_xla.
   if (config.target != kDefaultGpuCustomCallTarget) {
     if (config.api_version != xla::API_VERSION_TYPED_FFI &&
         !args.payload_is_backend_config) {

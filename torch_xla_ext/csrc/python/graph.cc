@@ -44,9 +44,9 @@ std::optional<std::vector<int64_t>> StridesOf(const at::Tensor& tensor) {
   return strided->strides().vec();
 }
 
-// Everything about the arguments that a program depends on, except for their
-// values; and the indices of those arguments that are views and share their
-// storage with no other argument.
+// The properties of the arguments that a program depends on, except for their
+// values; and the indices of arguments that are views and share their storage
+// with no other argument.
 std::pair<py::bytes, std::vector<size_t>> Signature(
     const std::vector<at::Tensor>& arguments) {
   std::unordered_map<const void*, size_t> first;

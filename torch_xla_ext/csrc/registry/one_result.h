@@ -1,11 +1,11 @@
-// The untyped ABI of API version 3 for the Host, with one result: what a
-// function gets as `out` depends on the call.
+// The untyped ABI of API version 3 for the Host, with one result: the meaning
+// of `out` depends on the call.
 //
 // XLA passes the array of the results' buffers if the call's result is a tuple,
 // as that of _xla_gpu_custom_call always is, and the buffer itself if it is no
 // tuple, as that of _xla_custom_call with one result. A function that was
-// written for one of the two writes over memory that is not its own in calls
-// of the other kind.
+// written for one of the two writes to foreign memory in calls of the other
+// kind.
 #ifndef TORCH_XLA_EXT_CSRC_REGISTRY_ONE_RESULT_H_
 #define TORCH_XLA_EXT_CSRC_REGISTRY_ONE_RESULT_H_
 
@@ -19,8 +19,8 @@ namespace torch_xla_ext {
 using HostFunction = void (*)(void* out, const void** in, const char* opaque,
                               size_t opaque_len, XlaCustomCallStatus* status);
 
-// Calls `function` with an array of one result, which is in memory of its own
-// with room behind it: a function that takes `out` for the buffer writes there.
+// Calls `function` with an array of one result, in separate memory with room
+// behind it, to which a function that mistakes `out` for the buffer writes.
 // That becomes a failure in `status`, which names `target`.
 void CallWithOneResult(HostFunction function, const std::string& target,
                        void* result, const void** in, const char* opaque,

@@ -58,8 +58,8 @@ bool IsOfFirstVersion(void* handler) {
   return version.major_version == 0 && version.minor_version == 1;
 }
 
-// The states that handlers of version 0.1 have set in a plugin of a newer one,
-// and their deleters.
+// The states that handlers of version 0.1 have set in a newer plugin, and their
+// deleters.
 struct States {
   std::mutex mutex;
   std::map<void*, void (*)(void*)> deleters;

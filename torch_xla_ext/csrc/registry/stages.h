@@ -1,14 +1,14 @@
-// Adapters between XLA and handlers of an FFI target's stages, where XLA does
-// not call the handlers as the headers promise with which they were compiled.
+// Adapters between XLA and handlers of an FFI target's stages, for XLA versions
+// that call handlers otherwise than the headers of the handlers promise.
 //
-// - XLA:CPU calls `instantiate` and `execute`. Before each `execute`, the other
-//   two stages are called here, as XLA:GPU calls them for each execution.
+// - XLA:CPU calls `instantiate` and `execute`. The adapter calls the other two
+//   stages before each `execute`, as XLA:GPU does for each execution.
 // - A plugin with XLA FFI 0.2 or newer misreads the structure with which a
 //   handler of version 0.1, that of this wheel's headers, sets its state; from
 //   version 0.3 on it also passes operands to `instantiate`, and reads older
 //   structures, by which states are set and got, until 2027-02-15 only.
 // - A plugin before version 3 of its extension takes no traits with a target:
-//   it reads them from what the handler says of itself.
+//   it asks the handler for them.
 #ifndef TORCH_XLA_EXT_CSRC_REGISTRY_STAGES_H_
 #define TORCH_XLA_EXT_CSRC_REGISTRY_STAGES_H_
 
@@ -22,17 +22,17 @@ namespace torch_xla_ext {
 // The maximum number of targets with an adapter.
 inline constexpr size_t kMaxAdaptedTargets = 512;
 
-// Returns what to register with XLA for the target `name` with `functions`;
-// the same for the same functions. Throw std::runtime_error if there are too
-// many targets.
+// Return the functions to register with XLA for the target `name` with
+// `functions`; the same for equal functions. Throw std::runtime_error if there
+// are too many targets.
 TargetFunctions FunctionsForHost(const std::string& name,
                                  const TargetFunctions& functions);
 TargetFunctions FunctionsForPlugin(const std::string& name,
                                    const TargetFunctions& functions,
                                    bool takes_traits);
 
-// The deleter for a type that a plugin registers without one of its own: it
-// calls the one that the handler gave with the state.
+// The deleter for a type that a plugin registers without a deleter: it calls
+// the one that the handler passed with the state.
 void DeleteState(void* state);
 
 // Sets another function that deletes the states of a type.

@@ -50,8 +50,8 @@ std::string Sharding(const torch::lazy::Node* node, size_t index) {
   return sharding == nullptr ? "" : sharding->SerializeAsString();
 }
 
-// Whether threads donate buffers of `device` in turns, this one included. A
-// program that moves to another thread once does not count.
+// Whether several threads, including this one, donate buffers of `device`
+// alternately. A program that moves to another thread once does not count.
 bool ThreadsDonateInTurns(const torch::lazy::BackendDevice& device) {
   struct Threads {
     std::thread::id last;
@@ -87,8 +87,8 @@ bool AnotherThreadTraces(
   });
 }
 
-// Those of `parameters`, which are old values of `computed`, that are also the
-// value of another tensor: `x.copy_(y)` gives both one buffer.
+// The `parameters`, old values of `computed`, that are also the value of
+// another tensor: `x.copy_(y)` gives both one buffer.
 std::unordered_set<const torch::lazy::BackendData*> SharedValues(
     const std::vector<size_t>& donors,
     const std::vector<torch::lazy::BackendDataPtr>& parameters,

@@ -27,26 +27,26 @@ struct LoweredProgram {
 // Gives each parameter of `donors` to the result that is the new value of the
 // same tensor, which is then written in place.
 //
-// Upstream tells XLA only which parameters it may overwrite. XLA takes them in
-// their order, for results of their sizes in theirs. Where tensors of one size
-// come in different orders, as weights do in a training step, the value of one
-// takes the place of another, which is still read: XLA copies both, and needs
-// memory for the copies.
+// Upstream tells XLA only which parameters it may overwrite. XLA pairs them
+// with results of the same size by their order. If the orders differ, as those
+// of weights in a training step do, one tensor's value is written over
+// another's, which is still read: XLA copies both, and needs memory for the
+// copies.
 //
-// A parameter is left to XLA if no result is its tensor's, or if that has
-// another shape or is divided among devices in another way.
+// A parameter is left to XLA if no result belongs to its tensor, or if that
+// result has another shape or sharding.
 void SetAliases(torch_xla::LoweringContext* context,
                 const LoweredProgram& program,
                 const std::vector<size_t>& donors);
 
-// Those of `parameters` that the pending value of a live tensor of `device` is
-// computed from. The values of `computed` are not counted as pending.
+// The `parameters` from which the pending value of a live tensor of `device` is
+// computed. The values of `computed` are not counted as pending.
 std::unordered_set<const torch::lazy::BackendData*> ReadByPendingValues(
     const std::unordered_set<const torch::lazy::BackendData*>& parameters,
     const torch::lazy::BackendDevice& device,
     const std::vector<torch_xla::XLATensorPtr>& computed = {});
 
-// The `donors` of a program that are free after it. Upstream donates the old
+// The `donors` of a program that are unused after it. Upstream donates the old
 // values of all tensors that a program gives new ones, which is right if it
 // computes everything pending. But torch.compile's bridge, among others,
 // computes only some tensors, and others can still need an old value:
@@ -56,9 +56,9 @@ std::unordered_set<const torch::lazy::BackendData*> ReadByPendingValues(
 // Two tensors may have one value: after `s.copy_(y)`, an `s.add_(1)` must leave
 // it to y.
 //
-// Nor is anything donated if another thread was the last to read one of the
-// values, or once threads have computed a device's tensors in turns: an
-// operation that another thread is tracing is in no tensor yet.
+// Nothing is donated if another thread was the last to read one of the values,
+// or once threads have computed a device's tensors alternately: an operation
+// that another thread is tracing is in no tensor yet.
 //
 // `computed` are the tensors that the program computes.
 std::vector<size_t> FreeDonors(

@@ -7,8 +7,8 @@
 
 namespace torch_xla_ext {
 
-// `text` is what the check wrote. With PyTorch's TORCH_SHOW_CPP_STACKTRACES=1,
-// errors have their stacks.
+// `text` is the check's message. With PyTorch's TORCH_SHOW_CPP_STACKTRACES=1,
+// errors keep their stacks.
 std::string CheckFailedMessage(std::string text, const char* file, int line);
 
 }  // namespace torch_xla_ext

@@ -9,7 +9,7 @@ namespace {
 
 bool Set() {
   const char* device = std::getenv("PJRT_DEVICE");
-  // A plugin has a compiler of its own, which may not know the flag.
+  // A plugin has its own compiler, which may not know the flag.
   if (device == nullptr || std::string_view(device) != "CPU") return false;
   const char* own = std::getenv("XLA_FLAGS");
   const std::string flags =

@@ -42,8 +42,8 @@ bool RoundsNumber(const ProtobufMessage& one, uint64_t from) {
          (to == hlo::kF16 || to == hlo::kBf16);
 }
 
-// What is done first to the operand of `one`, a convert, which takes the
-// result as its operand.
+// The operation on the operand of `one`, a convert, whose operand is then its
+// result.
 ProtobufMessage First(ProtobufMessage& one, std::string_view opcode,
                       uint64_t type, uint64_t id) {
   ProtobufMessage first = one;

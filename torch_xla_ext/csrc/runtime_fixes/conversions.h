@@ -8,18 +8,18 @@
 namespace torch_xla_ext {
 
 // Returns the program `module`, a serialized xla::HloModuleProto, with some of
-// its conversions by way of another type; nothing if it has none of these.
+// its conversions through another type; nothing if it has none of these.
 //
-// Masks become numbers by way of bytes: XLA's simplifier makes
-// select(mask, x, 0) of x * convert(mask), which is 0 where the mask is false
-// and x is NaN or infinite. PyTorch's product is NaN there.
+// Masks are converted through bytes: XLA's simplifier replaces x *
+// convert(mask) by select(mask, x, 0), which is 0 where the mask is false and x
+// is NaN or infinite. PyTorch's product is NaN there.
 //
-// Floats become integers of 8 and 16 bits by way of wider ones: PyTorch wraps
-// the number, so that -1.0 is 255 in uint8; XLA takes the nearest one, 0.
+// Floats are converted to integers of 8 and 16 bits through wider ones: PyTorch
+// wraps, so that -1.0 is 255 in uint8; XLA saturates to 0.
 //
 // Numbers without dimensions are rounded before they become floats of 16 bits:
-// XLA:GPU leaves out a conversion to such floats and back, so that 0.7 // 0.7
-// was 0 where the second number was a float32 tensor without dimensions.
+// XLA:GPU removes a conversion to such floats and back, so 0.7 // 0.7 was 0 if
+// the second number was a float32 tensor without dimensions.
 std::optional<std::string> CorrectConversions(const std::string& module);
 
 }  // namespace torch_xla_ext

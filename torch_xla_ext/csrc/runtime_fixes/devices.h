@@ -27,7 +27,7 @@ inline void CheckDeviceExists(size_t number, size_t count, bool is_spmd) {
 }
 
 // A device that represents all devices in queries of common properties, such as
-// their kind.
+// the kind.
 inline std::string AnyOf(const std::string& device,
                          const std::vector<std::string>& local_devices) {
   return device == "SPMD:0" ? local_devices.at(0) : device;
@@ -45,7 +45,7 @@ inline void CheckIsReadable(const std::string& sharding) {
       "and read the result");
 }
 
-// The memory of a device; under SPMD of the one with the least free memory, on
+// The memory of a device; under SPMD, of the one with the least free memory, on
 // which a program fails first.
 template <typename GetMemoryInfo>
 auto MemoryInfoOf(const std::string& device,

@@ -13,23 +13,22 @@ namespace torch_xla_ext {
 //
 // Such a program is fully sharded data parallel (FSDP): a product's result can
 // be divided by examples or by features, not by both. XLA propagates the
-// sharding that it meets first, which is that of a weight wherever the batch's
-// comes from further away: then it gathers the activations of all devices, and
-// exchanges the products' results. Here each product of a weight gets it as
-// gathered along these dimensions, so that only the batch's sharding
-// propagates. Dimensions that other axes of the mesh divide, as in tensor
-// parallel programs, stay divided.
+// sharding that it meets first, which is a weight's if the batch's comes from
+// further away: then it gathers the activations of all devices, and exchanges
+// the products' results. Here each product gets its weight gathered along these
+// dimensions, so that only the batch's sharding propagates. Dimensions that
+// other axes of the mesh divide, as in tensor parallel programs, stay divided.
 //
 // A backward pass gathers weights again, except those that the forward pass has
 // gathered last. XLA would otherwise keep all of them from the one to the
 // other, since equal gathers are one.
 //
 // A weight is a parameter of floats that is an operand of a matrix product or
-// of a convolution, as it is or after transpositions and conversions. The batch
-// is told by a parameter of integers, such as tokens or labels, or one of
-// floats with three dimensions or more that is the left operand, whose first
-// dimension is divided. Programs with regions of manual sharding stay as they
-// are.
+// of a convolution, as it is or after transpositions and conversions. The
+// batch's sharding is that of a parameter with a divided first dimension:
+// integers, such as tokens or labels, or floats with three dimensions or more
+// that are a left operand. Programs with regions of manual sharding are not
+// changed.
 std::optional<std::string> GatherWeights(const std::string& module);
 
 }  // namespace torch_xla_ext

@@ -10,8 +10,8 @@ namespace torch_xla_ext {
 // While it lives, PyTorch's operations use one thread in this thread if the
 // tensors are small. PyTorch copies 32,768 numbers or more in several threads.
 // These sleep between the steps of a program, and waking them takes longer than
-// the copy. Other threads' operations are as before, which at::set_num_threads
-// would change, too.
+// the copy. Other threads' operations are not affected, unlike by
+// at::set_num_threads.
 class CopyInThisThread {
  public:
   explicit CopyInThisThread(at::ArrayRef<at::Tensor> tensors);

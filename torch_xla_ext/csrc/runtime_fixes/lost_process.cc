@@ -17,7 +17,7 @@
 namespace torch_xla_ext {
 namespace {
 
-// A thread that runs one job after another.
+// A thread that runs jobs one after another.
 struct Worker {
   std::function<void()> job;
   std::shared_ptr<bool> done;  // of the job

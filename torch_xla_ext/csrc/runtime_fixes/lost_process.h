@@ -44,7 +44,7 @@ void ThrowLostProcess();
 bool EndIfLost();
 
 // Runs `job` in another thread and waits for it. Throws like ThrowLostProcess
-// if a process is lost before or during the wait; the job then goes on in its
+// if a process is lost before or during the wait; the job then continues in its
 // thread.
 void RunUnlessLost(std::function<void()> job);
 

@@ -8,14 +8,14 @@
 
 namespace torch_xla_ext {
 
-// Throws unless `is_xla`, which says whether `tensor` is an XLA tensor. The
-// error is one sentence; upstream's has a C++ stack of 25 to 44 lines.
+// Throws unless `is_xla`: whether `tensor` is an XLA tensor. The error is one
+// sentence; upstream's has a C++ stack of 25 to 44 lines.
 inline void CheckIsXlaTensor(const at::Tensor& tensor, bool is_xla) {
   TORCH_CHECK(tensor.defined(), "expected an XLA tensor but got none");
   TORCH_CHECK(is_xla || !tensor.is_xla(),
               "expected a tensor with data but got one of PyTorch's tracing, ",
               tensor.toString(), " of shape ", tensor.sym_sizes(),
-              ": this cannot be a part of what is traced");
+              ": it cannot be part of a traced program");
   TORCH_CHECK(is_xla, "expected all tensors to be on an XLA device but one, ",
               tensor.toString(), " of shape ", tensor.sym_sizes(), ", is on ",
               tensor.device(), ": move it with .to(\"xla\")");

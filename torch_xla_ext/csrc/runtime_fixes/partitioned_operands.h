@@ -11,31 +11,31 @@ namespace torch_xla_ext {
 // operands of scatters, convolutions, matrix products and select-and-scatters,
 // if it has shardings; nothing if none changes.
 //
-// Scatters get indices of 32 bits in place of 64. Where the indices are divided
-// unequally, which a slice of a tensor that is sharded can be, the partitioner
-// pads them with a number of 32 bits, and aborts the process unless they are of
-// 32 bits, too. Indices are clamped before: one that is out of range stays so,
-// and its update is dropped.
+// Scatters get indices of 32 bits in place of 64. If the indices are divided
+// unequally, as a slice of a sharded tensor can be, the partitioner pads them
+// with a 32-bit number, and aborts the process if they have 64 bits. Indices
+// are clamped first such that an index out of range stays out of range, and its
+// update is dropped.
 //
-// The operands of the others become whole in their spatial dimensions where the
-// partitioner divides these wrongly. The sharding of other dimensions is left
-// to it. Programs with regions of manual sharding stay as they are: what is in
-// such a region cannot be told here.
+// The operands of the other operations become whole in the dimensions that the
+// partitioner divides wrongly; it still shards the others. Programs with
+// regions of manual sharding are not changed, because the regions cannot be
+// recognized here.
 //
 // Convolutions, if the mesh has several axes: where both operands are divided
 // along a spatial dimension, as they are for the gradient of the weights, the
-// partitioner adds the devices' results over all devices, and so adds equal
-// ones of those along another axis of the mesh. So it does for the gradient of
-// the weights of a convolution in groups, of a divided batch: its operands are
-// whole.
+// partitioner adds the results of all devices, including equal ones along
+// another axis of the mesh. It does the same for the gradient of the weights of
+// a grouped convolution with a divided batch, whose operands become whole.
 //
-// Matrix products, if the mesh has several axes, along one of which the numbers
-// of devices fall: where the summed dimension is divided and the result is
-// divided along both axes, the partitioner takes the wrong slices of the sums.
-// The operands are whole in the summed dimensions.
+// Matrix products, if device numbers decrease along one of several axes of the
+// mesh: if the summed dimension is divided and the result is divided along both
+// axes, the partitioner takes the wrong slices of the sums. The operands become
+// whole in the summed dimensions.
 //
 // Select-and-scatters, the gradients of maximum pools, if windows overlap: the
-// partitioner leaves out what one device's windows add to another's values.
+// partitioner omits the contributions of one device's windows to another's
+// values.
 std::optional<std::string> CorrectPartitionedOperands(
     const std::string& module);
 

@@ -44,7 +44,7 @@ torch::lazy::BackendDataPtr DataOfPendingClone(
       torch::lazy::getBackend()->GetComputationDataFromNode(
           data->ir_value.node.get());
   if (source != nullptr) WaitForValue(*source);
-  // The clone stays a pending clone, which the next step computes.
+  // The clone stays pending; the next step computes it.
   return source;
 }
 

@@ -9,8 +9,8 @@
 namespace torch_xla_ext {
 
 // The data to read for `tensor`, if it is a clone that has not been computed
-// yet, else null. Upstream makes the data of its source the clone's own; when
-// the source is written to, its data is donated, and the clone's is gone.
+// yet, else null. Upstream gives the clone its source's data; when the source
+// is written to, that data is donated, and the clone loses its value.
 torch::lazy::BackendDataPtr DataOfPendingClone(
     const torch_xla::XLATensor& tensor);
 

@@ -19,7 +19,7 @@ uint64_t ReadVarint(std::string_view* text) {
     value |= static_cast<uint64_t>(byte & 0x7f) << shift;
     if ((byte & 0x80) == 0) return value;
   }
-  throw std::runtime_error("a program of XLA is no protocol buffer");
+  throw std::runtime_error("a program of XLA is not a protocol buffer");
 }
 
 std::string_view ReadBytes(std::string_view* text, size_t size) {

@@ -15,9 +15,10 @@ namespace {
 
 constexpr c10::DispatchKey kBeforePython = c10::DispatchKey::PythonTLSSnapshot;
 
-// Calls that dispatch to Python, for a mode or a subclass, enter here first. As
-// in PyTorch, except that functionalization is left to the operators that
-// Python calls. An operator that calls others, such as linear(), does so with
+// Calls that dispatch to Python, for a mode or a subclass, first enter here.
+// This works as in PyTorch, except that functionalization is left to the
+// operators that Python calls. An operator that calls others, such as linear(),
+// does so with
 // functionalization: if those dispatch to Python, too, they enter here again.
 void EnterPython(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
@@ -44,8 +45,8 @@ class Functionalizing final : public c10::impl::PyInterpreterVTable {
         now.included_.has(c10::DispatchKey::Functionalize)) {
       return torch_.dispatch(op, stack);
     }
-    // With the entrance, too: what Python calls may dispatch to Python again,
-    // as FlopCounterMode's does, which decomposes operators in itself.
+    // With this entry, too: Python's calls may dispatch to Python again, as in
+    // FlopCounterMode, which decomposes operators within itself.
     c10::impl::PODLocalDispatchKeySet keys;
     keys.set_included(now.included_);
     keys.set_excluded(now.excluded_.remove(c10::DispatchKey::Functionalize)

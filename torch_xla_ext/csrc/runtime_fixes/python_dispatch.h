@@ -11,8 +11,8 @@
 
 namespace torch_xla_ext {
 
-// From now on Python gets tensors as the program has them, and
-// functionalization comes after it. Call it once, with Python's lock.
+// From now on Python gets the program's own tensors, and functionalization
+// comes after it. Call it once, with the GIL.
 void FunctionalizeAfterPython();
 
 }  // namespace torch_xla_ext

@@ -1,4 +1,4 @@
-// Frames of Python, by the package that their file belongs to.
+// Python frames by the package of their file.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PYTHON_FRAMES_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PYTHON_FRAMES_H_
 
@@ -10,7 +10,7 @@
 
 namespace torch_xla_ext {
 
-// The folders of those of these packages that are imported. Needs the GIL.
+// The folders of these packages, if they are imported. Needs the GIL.
 std::vector<std::string> FoldersOf(std::initializer_list<const char*> packages);
 
 bool IsInFolders(const std::string& file,

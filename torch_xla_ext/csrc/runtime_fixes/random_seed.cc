@@ -12,10 +12,10 @@ namespace {
 std::mutex mutex;
 std::optional<uint64_t> pending;  // only until there is a client
 
-// More than a process's devices, whose numbers may have gaps.
+// More than the number of a process's devices, whose ids may have gaps.
 constexpr int kMaxLocalDevices = 64;
 
-// Not for bridge::GetBackendDevices(), which may be making the client.
+// Without bridge::GetBackendDevices(), which may be making the client.
 void SetSeeds(uint64_t seed) {
   auto* const executor = torch_xla::XLAGraphExecutor::Get();
   const auto* const client =

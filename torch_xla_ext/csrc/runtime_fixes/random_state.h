@@ -1,7 +1,7 @@
 // The state of a device's random numbers, as a value of the program.
 //
-// xm.get_rng_state() returns a number, which the host computes. A program that
-// sets it has it as another input, which a captured step would take for the
+// xm.get_rng_state() returns a number that the host computes. In a program that
+// sets it, it is another input, which a captured step would mistake for the
 // seed that changes with each step.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_RANDOM_STATE_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_RANDOM_STATE_H_

@@ -22,10 +22,11 @@ namespace torch_xla_ext {
 // NCCL's does.
 //
 // Maxima of floats begin with -inf, and minima with inf. torch_xla begins with
-// the largest finite number, which is the maximum of numbers that are all -inf.
+// the lowest finite number, which it then returns for numbers that are all
+// -inf.
 //
-// The place of an extremum is that of the first NaN, if there is one. XLA's
-// ArgMax and ArgMin compare values only, and so pass over it.
+// The index of an extremum is that of the first NaN, if there is one. XLA's
+// ArgMax and ArgMin compare values only, and ignore NaN.
 //
 // In a program with shardings, scatters, convolutions and gradients of pools
 // get operands that XLA's partitioner can divide (partitioned_operands.h). In

@@ -49,8 +49,8 @@ bool IsXlasOwn(std::string_view instruction) {
   });
 }
 
-// An instruction without its strings, whose text comes from the user: a
-// kernel's name, a payload.
+// An instruction without its strings, which have the user's text: a kernel's
+// name, a payload.
 std::string WithoutStrings(std::string_view instruction) {
   std::string rest;
   bool inside = false;

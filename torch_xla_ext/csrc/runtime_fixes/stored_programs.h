@@ -16,8 +16,7 @@ namespace torch_xla_ext {
 // PJRT plugin. A constant if programs are not stored.
 //
 // Kernels of other libraries are not covered: a program refers to them by name,
-// and what it contains of them (payloads, attributes, aliases) is in its own
-// hash.
+// and their payloads, attributes and aliases are in the program's own hash.
 //
 // `plugin` is null if there is none. Throws std::runtime_error if a file cannot
 // be read.

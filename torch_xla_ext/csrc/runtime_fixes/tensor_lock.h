@@ -3,8 +3,8 @@
 // torch_xla.sync() computes all live tensors of a device, those of other
 // threads too. While it collects them and gives them the data that the program
 // will fill, another thread must not change them. Upstream has no lock for
-// this: a tensor without operations and without data, "Check failed:
-// tensor_data", is what the other thread sees.
+// this: the other thread can see a tensor without operations and without data,
+// "Check failed: tensor_data".
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_TENSOR_LOCK_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_TENSOR_LOCK_H_
 
@@ -66,8 +66,8 @@ torch::lazy::BackendDataPtr DataHandle(const torch_xla::XLATensor& tensor);
 // thread has begun may compute. Throws a std::runtime_error if there is none
 // then: the program failed.
 //
-// While this thread has the device's lock, no program runs there, and it would
-// wait for itself: then the function does not wait.
+// Does not wait while this thread has the device's lock: no program runs then,
+// and the thread would wait for itself.
 void WaitForValue(const torch::lazy::BackendData& data);
 
 // Held while a tensor's data is read: waits until the data has a value, if

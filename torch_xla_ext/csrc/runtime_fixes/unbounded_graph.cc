@@ -102,14 +102,13 @@ void FindGrowth(const std::vector<const Node*>& post_order) {
   }
   SetHasGrown(
       "torch_xla compiled a larger program for each of the last three values "
-      "that were read, because what the steps before compute was still "
-      "pending.");
+      "that were read, because the results of earlier steps were pending.");
 }
 
 void FindPendingStep(const at::Tensor& updated) {
   if (has_grown || WithPendingValue(updated) == nullptr) return;
   SetHasGrown(
-      "An optimizer makes another step, and what its last one computes is "
+      "An optimizer starts another step, and the results of its last one are "
       "still pending.");
 }
 

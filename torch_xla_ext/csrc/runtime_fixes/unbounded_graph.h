@@ -16,18 +16,19 @@ namespace torch_xla_ext {
 // succession, each of which contains the one before, ComputePendingValues()
 // takes effect, with one warning.
 //
-// A program that was compiled before, and operations that have been computed
-// since, cost nothing and count for nothing: these are operations that are
-// still pending, not ones that look the same.
+// Programs that were compiled before, and operations that have been computed
+// since, do not count: contained operations are the same pending nodes, not
+// equal ones.
 void FindGrowth(const std::vector<const torch::lazy::Node*>& post_order);
 
 // Call it before the value of an XLA tensor is read on the host, and after an
-// optimizer has updated it. If programs have grown, it computes all pending
-// values of the tensor's device, as torch_xla.sync() does.
+// optimizer has updated it. If programs have grown, computes all pending values
+// of the tensor's device, as torch_xla.sync() does.
 void ComputePendingValues(const at::Tensor& tensor);
 
-// Between Pause(true) and Pause(false), that does nothing: the pending values
-// are those of a step that is traced. Nor does it where several threads trace.
+// Between Pause(true) and Pause(false), that does nothing, because the pending
+// values are those of a step that is traced. It also does nothing if several
+// threads trace.
 void PauseComputingPendingValues(bool begins);
 
 // Call it before an optimizer's second and later steps, with a tensor that it

@@ -35,7 +35,7 @@ enum class DType : uint8_t {
   // torch.float4_e2m1fn_x2. XLA has a type of single values only.
   kF4E2M1FNX2 = 200,
   // A byte with two integers of four bits, the first one in its low bits. XLA
-  // has types of single values only, and PyTorch computes with none.
+  // has types of single values only, and PyTorch has no operations for them.
   kS4X2 = 201,
   kU4X2 = 202,
 };

@@ -26,7 +26,7 @@
 
 namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 
-// A trait of an FFI entry. XLA's own, xla::ffi::Traits, are taken, too.
+// A trait of an FFI entry. XLA's own, xla::ffi::Traits, are accepted, too.
 struct HandlerTrait {
   template <typename E, typename = std::enable_if_t<std::is_enum_v<E>>>
   constexpr HandlerTrait(E trait)  // NOLINT(google-explicit-constructor)
@@ -294,8 +294,8 @@ inline XLA_FFI_Error* ErrorOf(const XLA_FFI_CallFrame& frame,
 
 using HandlerTraits = std::initializer_list<HandlerTrait>;
 
-// Answers XLA, which asks for the version and the traits by a call with an
-// extension. True if it was one.
+// Answers a call with an extension, by which XLA asks for the version and the
+// traits. Returns whether it was one.
 inline bool AnswerMetadata(const XLA_FFI_CallFrame& frame,
                            HandlerTraits traits) {
   const XLA_FFI_Extension_Base* const asked = frame.extension_start;

@@ -58,7 +58,7 @@ struct Half {
     } else if (magnitude >= 0x477FF000) {  // 65520
       to = 0x7C00;
     } else if (magnitude < 0x38800000) {  // 2^-14
-      // Beside 0.5 a float's last bit is 2^-24, as a subnormal Half's.
+      // In [0.5, 1), a float's last bit is 2^-24, as a subnormal Half's.
       to = internal::BitsOf(internal::FloatOf(magnitude) + 0.5f) - 0x3F000000;
     } else {
       to = (magnitude + 0xFFF + (magnitude >> 13 & 1) - 0x38000000) >> 13;

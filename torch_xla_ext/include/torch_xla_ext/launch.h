@@ -192,7 +192,7 @@ std::vector<NamedSize> SizesOf(const Params& params) {
 }  // namespace
 
 // Checks that results that are operands share the operands' buffers. In another
-// buffer, everything that the kernel does not write would be missing.
+// buffer, the elements that the kernel does not write would be missing.
 inline Status CheckAliases(const Signature& signature,
                            const BufferView* views) {
   for (int i = signature.num_operands; i < signature.num_arguments(); ++i) {

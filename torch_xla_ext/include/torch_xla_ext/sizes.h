@@ -6,9 +6,9 @@
 //   }
 //   XLA_KERNEL_SIZE(XlaGpuFoo, kFoo, workspace_size, WorkspaceSize);
 //
-// It stands in one file of the kernel, in the global namespace. Python calls it
-// before a call is traced; the kernel itself takes a workspace of any size, or
-// checks it.
+// Use the macro in one file of the kernel, in the global namespace. Python
+// calls it before a call is traced; the kernel itself takes a workspace of any
+// size, or checks it.
 #ifndef TORCH_XLA_EXT_SIZES_H_
 #define TORCH_XLA_EXT_SIZES_H_
 

@@ -23,7 +23,7 @@ struct StaticKernel {
 // and has their untyped entries only.
 __attribute__((weak)) bool AddStaticKernel(const StaticKernel& kernel);
 
-// A function that says how large one dimension of a kernel's results is
+// A function that returns the size of one dimension of a kernel's results
 // (sizes.h).
 struct StaticSize {
   const char* target;
@@ -31,7 +31,7 @@ struct StaticSize {
   int64_t (*function)(const int64_t* sizes, const uint8_t* dtypes);
 };
 
-// Keeps it for Python, as AddStaticKernel.
+// Stores it for Python, as AddStaticKernel does.
 __attribute__((weak)) bool AddStaticSize(const StaticSize& size);
 
 }  // namespace torch_xla_ext

@@ -16,8 +16,7 @@
 //   arrays as a u32, how many bytes or numbers, and these; the parameters of
 //   nested structs
 //
-// torch_xla_ext/signature/untyped_payload.py packs it, from the same
-// schema.
+// xla_kernels/signature/untyped_payload.py packs it, from the same schema.
 #ifndef TORCH_XLA_EXT_UNTYPED_PAYLOAD_H_
 #define TORCH_XLA_EXT_UNTYPED_PAYLOAD_H_
 

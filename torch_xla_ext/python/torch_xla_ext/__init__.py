@@ -77,7 +77,7 @@ __all__ = [
 ]
 __version__ = torch_xla.__version__
 
-# Names that are imported when they are first used, by the module that has them.
+# Names that are imported when they are first used, with their modules.
 _LAZY = {
     "CudaKernel": "xla_kernels.cuda_source.kernel",
     "TritonKernel": "torch_xla_ext.launchers.triton.kernel",

@@ -144,7 +144,7 @@ def _parse(text: str) -> Iterator[CustomCall]:
     for name, results, operands, rest in _CALL.findall(text):
         target = _unquoted(re.match("custom_call_target=" + _QUOTED, rest)[1]).decode()
         target = target.removesuffix("#one-result")  # csrc/registry/one_result.h
-        # A single-quoted brace form is how HLO prints attributes; quoted, anything else.
+        # HLO prints attributes in braces without quotes, anything else quoted.
         quoted = re.search("backend_config=" + _QUOTED, rest)
         braced = re.search(r"backend_config=(\{.*\})", rest)
         config = _unquoted(quoted[1]) if quoted else braced[1].encode() if braced else b""

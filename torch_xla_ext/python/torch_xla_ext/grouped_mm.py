@@ -1,9 +1,8 @@
 """torch._grouped_mm of XLA tensors, by the wheel's products of groups.
 
 PyTorch has a kernel on CUDA, whose operands may be transposed views: transformers passes a layer's
-weights as ``weight.transpose(-2, -1)``. Here the operand tells what it is a view of, and the
-product is the one that takes it as it is in memory: what is transposed twice stays where it is, in
-the gradients, too.
+weights as ``weight.transpose(-2, -1)``. Here the product that takes the view's base as it is in
+memory is chosen, so nothing is transposed, also in the gradients.
 """
 
 import torch
@@ -24,8 +23,8 @@ def grouped_mm(
 ) -> torch.Tensor:
     """Multiply groups of rows or columns, as ``torch._grouped_mm`` does on CUDA.
 
-    The end of group g is ``offs[g]``, and it begins at the end of the one before. Behind the last
-    end, PyTorch leaves results as they are in memory; here they are zeros.
+    Group g begins at the end of group g - 1 and ends at ``offs[g]``. Rows behind the last end are
+    zeros; PyTorch leaves them uninitialized.
 
     Args:
         mat_a, mat_b: of one dtype, float32, bfloat16 or float16; no stride is refused.
@@ -64,7 +63,7 @@ def _product(x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor) -> torch.Te
 def _is_column_major(matrices: torch.Tensor) -> bool:
     """Return whether the matrices are those of a transposed view."""
     found = _XLAC._xla_strides([matrices])
-    # Those of torch.compile's traces have their strides themselves.
+    # Tensors of torch.compile's traces have strides.
     *_, row, column = matrices.stride() if found is None else found[0]
     return row == 1 and column >= max(1, matrices.shape[-2]) and matrices.shape[-1] > 1
 
@@ -112,5 +111,5 @@ def _expect(condition: bool, text: str) -> None:
 
 
 def _name(dtype: torch.dtype) -> str:
-    """Return what PyTorch's errors call a dtype: Long for torch.int64."""
+    """Return a dtype's name in PyTorch's errors: Long for torch.int64."""
     return torch.empty(0, dtype=dtype).type().removeprefix("torch.").removesuffix("Tensor")

@@ -1,4 +1,4 @@
-"""Protocol Buffers' wire format, for the few fields of XLA's messages that are used."""
+"""Protocol Buffers' wire format, for the few fields of XLA's messages that this package uses."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def compiler_options(**options: bool | int | float | str) -> Iterator[None]:
         options: as in XLA_FLAGS, without dashes; of flags that name a choice, its name.
 
     Raises:
-        RuntimeError: by what compiles, if the PJRT plugin does not know an option, or if its value
-            is of another type.
+        RuntimeError: when a program is compiled, if the PJRT plugin does not know an option, or its
+            value has a wrong type.
     """
     fields = b"".join(_override(name, str(value)) for name, value in options.items())
     with exactly(current() + fields):

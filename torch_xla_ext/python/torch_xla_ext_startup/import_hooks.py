@@ -49,7 +49,7 @@ def run_when_used(name: str) -> None:
 
 
 def stand_in(name: str, module: ModuleType) -> None:
-    """Give the parent of a module this one as attribute, until an import replaces it."""
+    """Set a module as its parent's attribute, until an import replaces it."""
     parent, _, child = name.rpartition(".")
     if name not in sys.modules:
         setattr(sys.modules[parent], child, module)
@@ -58,7 +58,7 @@ def stand_in(name: str, module: ModuleType) -> None:
 def when_imported(names: Sequence[str], action: Callable[[], None]) -> None:
     """Call `action` when all the modules have run: now, if they have.
 
-    Calls it again whenever one of them is imported anew.
+    Calls it again whenever one of them is imported again.
     """
     for name in names:
         _actions.setdefault(name, []).append((tuple(names), action))
@@ -153,7 +153,7 @@ class _RunningSpec(importlib.machinery.ModuleSpec):
 
 
 class _LazyModule(ModuleType):
-    """A module before it is used, for everything but what inspect asks all modules for."""
+    """A module before its first use; attributes that inspect reads of all modules are no use."""
 
     def __getattr__(self, name: str) -> object:
         # `from ... import *` asks for __all__ first.

@@ -36,7 +36,7 @@ def install() -> None:
     grouped_products.register()
     import_hooks.when_imported([_KERNELS], _register_kernels)
     import_hooks.when_imported(["torch_xla", _WHILE_LOOP], _register_while_loop)
-    # In the place of torch_xla's, which needs jaxlib and launches every kernel with four warps.
+    # Replaces torch_xla's module, which needs jaxlib and launches every kernel with four warps.
     import_hooks.alias(_TRITON, "torch_xla_ext.launchers.triton.upstream")
 
 
@@ -47,5 +47,5 @@ def _register_kernels() -> None:
 
 
 def _register_while_loop() -> None:
-    """Register what torch's while_loop runs for XLA tensors; it would be a loop in Python."""
+    """Register torch's while_loop for XLA tensors, which would otherwise be a loop in Python."""
     import torch_xla.experimental.fori_loop  # noqa: F401

@@ -1,15 +1,15 @@
 """Imports Dynamo when it is first used; torch_xla/version.py imports this.
 
-Parts of torch_xla import it, or more, which takes one to two seconds of processor time and
-which only torch.compile needs:
+Parts of torch_xla import it, which takes one to two seconds of processor time, for torch.compile
+alone:
 
-- its bridge to Dynamo, which it imports for one function of torch_xla.stablehlo, runs when it is
-  used: it imports most of TorchInductor, too;
-- its modules that need something of AOTAutograd or torch.export import it when they are called;
-- what torch_xla sets in torch._dynamo.config is set when that is imported.
+- its bridge to Dynamo, which torch_xla.stablehlo imports for one function and which imports most of
+  TorchInductor, runs when it is used;
+- its modules that need AOTAutograd or torch.export import these when they are called;
+- its settings in torch._dynamo.config are set when that is imported.
 
-Dynamo computes with small tensors when it is imported. That fails where a mode is active, such as
-`torch.device("meta")` or FakeTensorMode, in PyTorch itself, too: it is imported without modes.
+Dynamo computes with small tensors when it is imported, which fails within a mode such as
+`torch.device("meta")` or FakeTensorMode. So it is imported without modes.
 """
 
 from __future__ import annotations

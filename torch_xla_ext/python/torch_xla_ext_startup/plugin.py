@@ -1,8 +1,7 @@
 """The plug-in for CUDA, which torch_xla loads at its own import: the entry point `cuda`.
 
-torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
-client is made. As torch_xla loads all plug-ins, this is also where torch_xla_ext_startup.install is
-run, on each machine.
+torch_xla makes a CudaPlugin on every machine, so nothing here may fail or inspect the machine
+before a client is made. For the same reason, this module runs torch_xla_ext_startup.install.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ class CudaPlugin(plugins.DevicePlugin):
     def requires_xla_coordinator(self) -> bool:
         """Return whether the processes have to find each other before they make their clients.
 
-        torch_xla asks this first of all, when it makes its client: what is wrong with them is said
-        here (torch_xla_ext.plugin.rendezvous).
+        torch_xla asks this first when it makes its client, so this reports errors of the rendezvous
+        (torch_xla_ext.plugin.rendezvous).
 
         Raises:
             CudaRuntimeError: ranks and counts do not fit together, or a port is taken.

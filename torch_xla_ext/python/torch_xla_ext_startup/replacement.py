@@ -1,11 +1,11 @@
-"""Replaces functions of other libraries, and gives them back.
+"""Replaces functions of other libraries, and restores them.
 
-All that torch_xla_ext replaces is in tables of `Fix` (table.py), or goes through
-`temporarily_replaced`: no other module of it assigns to an attribute of another library's module or
-class. tests/upstream_fixes/assignments_test.py reads them.
+All replacements of torch_xla_ext are in tables of `Fix` (table.py), or go through
+`temporarily_replaced`. No other module of it assigns to an attribute of another library's module or
+class; tests/upstream_fixes/assignments_test.py checks this.
 
-No function is replaced by what a library has a public API for, and so has no row here: kernels that
-are registered with torch.library, hooks of optimizers, packages of torch.serialization.
+Changes through a library's public API need no row: kernels that are registered with torch.library,
+hooks of optimizers, packages of torch.serialization.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class Fix:
     """Functions of other libraries that are replaced for one reason.
 
     Attributes:
-        name: what `revert` and the environment variable TORCH_XLA_EXT_WITHOUT_FIX call it.
+        name: for `revert` and the environment variable TORCH_XLA_EXT_WITHOUT_FIX.
         versions: the libraries for which it was written.
-        reason: what is wrong without it, in one sentence.
+        reason: the fault without it, in one sentence.
         test: the file of tests that fails without it.
         replaces: the functions, as "module:attribute" or "module:Class.attribute", and for each the
             function that makes the replacement from the original, as "module:function". If that
-            returns the original, nothing is replaced; nor is what a version of a library lacks.
-            In a module's name, a `*` stands for one word; the attribute `*` stands for each
-            function of each class that the module defines.
-        after: modules besides, before whose import nothing is replaced.
+            returns the original, nothing is replaced. Functions that a library's version lacks are
+            skipped. In a module's name, a `*` stands for one word; the attribute `*` stands for
+            each function of each class that the module defines.
+        after: further modules that have to be imported before the replacement.
         adds: whether the attribute may be missing. The original is None then.
         everywhere: whether modules that have imported the function get the replacement, too.
     """
@@ -114,7 +114,7 @@ def apply(name: str) -> None:
 
 
 def revert(name: str) -> None:
-    """Give a library its functions back. Code that has imported a replacement keeps it.
+    """Restore a library's functions. Code that has imported a replacement keeps it.
 
     Raises:
         KeyError: there is no such fix.

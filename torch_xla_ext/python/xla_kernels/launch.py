@@ -115,10 +115,10 @@ class Call(NamedTuple):
         has_side_effect: XLA keeps the call even if nothing in the program uses its results.
         num_hidden_results: how many of the last results are workspaces, which get no tensor.
         sharding_rule: the dimensions that devices may share, as of `define_operator`.
-        local: the call of a device with parts of these shapes: meta tensors, and types of the
-            results but for the hidden ones.
-        local_values: what `local` depends on, in its repr; None for a `local` that is called for
-            all parts when the call is made.
+        local: returns the call of a device for its part: meta tensors, and types of the visible
+            results.
+        local_values: other values that `local` depends on, distinguished by their repr; None for a
+            `local` that is called for all parts when the call is made.
         operand_layouts, result_layouts: as of traits.Traits.
     """
 
@@ -185,6 +185,6 @@ def normalized_grid(kernel: str, grid: Grid, values: Mapping[str, object]) -> tu
     """Return a grid as three numbers of blocks.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a grid.
     """
     return three(kernel, grid(values) if callable(grid) else grid, "grid")

@@ -42,7 +42,7 @@ class _Prepared:
         self._written = written
 
     def __call__(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        # On copies: a donated buffer is gone, but the caller's tensors must not change.
+        # Copies, because a donated buffer is gone, but the caller's tensors must not change.
         return self._made(
             [
                 custom_call.copy(tensor) if i in self._written else tensor

@@ -1,11 +1,10 @@
 """Programs of torch.compile: the operands of a backward program are dense and row-major.
 
-A forward program returns what its backward program reads, and torch-tpu gives each of these tensors
-a dense buffer of its own; but it compiles the backward program for the strides that the tensor had,
-and for the buffer that they reach over. With a view as argument, `tokens[:, :-1]`, the program then
-gets a buffer that is too small ("E0102: RuntimeProgramInputMismatch"); with a transposed one, the
-buffer has the right size, and the gradients were wrong. Here such operands are row-major, both for
-the compiler and when the program runs.
+A forward program returns the tensors that its backward program reads, each in a dense buffer. But
+torch-tpu compiles the backward program for the tensors' former strides. With a view as argument,
+`tokens[:, :-1]`, the buffer is then too small ("E0102: RuntimeProgramInputMismatch"); with a
+transposed one it has the right size, and the gradients were wrong. Here such operands are
+row-major, both for the compiler and at run time.
 """
 
 from collections.abc import Callable, Sequence

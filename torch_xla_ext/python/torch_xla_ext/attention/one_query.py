@@ -1,8 +1,8 @@
 """Attention of one query for each sequence, a decoding step's, on XLA:GPU.
 
-PyTorch's composition has copies in float32 of all keys and values as operands of its products: it
-moves 2.8 times the bytes that they have. Here XLA multiplies 16-bit numbers with sums in float32,
-once for all of the query's heads that share a head of keys.
+PyTorch's composition multiplies float32 copies of all keys and values, which moves 2.8 times their
+bytes. Here XLA multiplies 16-bit numbers with sums in float32, once for all query heads that share
+a head of keys.
 """
 
 import math
@@ -44,8 +44,8 @@ def attention_of_one_query(
         query: [batch_size, num_heads, 1, head_dim], float16 or bfloat16.
         key, value: [batch_size, num_kv_heads, kv_seq_len, head_dim], of query's dtype; num_heads is
             a multiple of num_kv_heads.
-        mask: [batch_size or 1, num_heads or 1, 1, kv_seq_len or 1], what is added, or which keys
-            are seen.
+        mask: [batch_size or 1, num_heads or 1, 1, kv_seq_len or 1], values to add, or a boolean
+            mask of visible keys.
 
     Returns:
         As query; 0 for a query that sees no key.

@@ -1,9 +1,8 @@
 """``torch.nn.functional.scaled_dot_product_attention`` on XLA:GPU, by cuDNN.
 
-PyTorch composes the operator, on XLA devices, of products and a softmax: all logits are in memory.
-Here it is a call of cuDNN's attention where that computes the same, forward and backward, and two
-products of 16-bit numbers for a single query, of a decoding step. Anything else is PyTorch's
-composition.
+On XLA devices, PyTorch composes the operator of products and a softmax, with all logits in memory.
+Here it is a call of cuDNN's attention, forward and backward, if that computes the same. A single
+query (a decoding step) takes two products of 16-bit numbers. Other calls run PyTorch's composition.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ from xla_kernels.attention import cudnn
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
 _OPERATOR = torch.ops.aten.scaled_dot_product_attention.default
-# Those of torch.compile's traces among them.
+# Includes the types of torch.compile's traces.
 _TENSORS = (torch.Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)
 _is_installed = False
 
@@ -39,9 +38,9 @@ def install() -> None:
 
 @contextlib.contextmanager
 def in_graphs_of_own_tensors() -> Iterator[None]:
-    """Make torch.compile trace this operator for PyTorch's own tensors, too, meanwhile.
+    """Make torch.compile trace this operator for PyTorch's own tensors, too, within a block.
 
-    PyTorch would choose one of its own kernels for their device, which XLA does not have.
+    PyTorch would otherwise choose a kernel for their device, which XLA does not have.
     """
     keys = [DispatchKey.AutogradCPU, DispatchKey.AutogradCUDA, DispatchKey.CPU, DispatchKey.CUDA]
     kernels = _OPERATOR.py_kernels | dict.fromkeys(keys, _attention)
@@ -87,10 +86,10 @@ def _attention(
 def _is_supported(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
 ) -> bool:
-    """Return whether either of the two computes the same as PyTorch, whatever the mask."""
+    """Return whether cuDNN or the products compute the same as PyTorch, whatever the mask."""
     if torch_xla.runtime.device_type() != "CUDA" or not _allows_fused_kernels():
         return False
-    if type(query) not in _TENSORS:  # a subclass, of which nothing is known
+    if type(query) not in _TENSORS:  # a subclass may compute anything
         return False
     if query.dtype not in cudnn.DTYPES or {key.dtype, value.dtype} != {query.dtype}:
         return False
@@ -115,7 +114,7 @@ def _is_fused(
     """Return whether cuDNN computes the same as PyTorch, and as fast.
 
     Its dropout has one seed for all calls of a program, and a gradient of the mask is one more
-    product. A single query (a decoding step) is no work for a fused kernel.
+    product. A single query (a decoding step) does not need a fused kernel.
     """
     head_dim = query.shape[-1]
     if query.shape[-2] == 1 or head_dim > cudnn.max_head_dim:
@@ -137,7 +136,7 @@ def _is_fused_mask(
     if mask.dtype not in (torch.bool, torch.float32, query.dtype):
         return False
     trains = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    # cuDNN's gradients with a bias want even lengths.
+    # cuDNN's gradients with a bias need even lengths.
     return not (trains and (query.shape[-2] % 2 or key.shape[-2] % 2))
 
 

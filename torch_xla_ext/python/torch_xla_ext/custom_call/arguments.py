@@ -20,7 +20,7 @@ from xla_kernels.signature import ffi_attributes, untyped_payload
 from xla_kernels.signature.schema import ArrayType, Schema
 from xla_kernels.traits import NONE, Traits
 
-# Targets and APIs that were found. A registration is never undone.
+# Caches targets and APIs. A registration is never undone.
 _known: set[tuple[str, str]] = set()
 
 

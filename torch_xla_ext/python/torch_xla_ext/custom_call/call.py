@@ -26,12 +26,11 @@ class Local(NamedTuple):
     """The call that one device makes with its part of the arrays.
 
     Attributes:
-        arguments: returns those of custom_call that depend on shapes, some of `attributes`,
-            `payload` and `outputs`, for the part's inputs, as meta tensors, and types of outputs.
-            XLA calls it when it compiles a program. TypeError and ValueError say that the kernel
-            refuses the part: operands are then gathered, with a warning.
-        values: what besides the call's arguments `arguments` depends on; its repr distinguishes
-            calls.
+        arguments: maps the part's inputs, as meta tensors, and the types of its outputs to the
+            arguments of custom_call that depend on shapes: some of `attributes`, `payload` and
+            `outputs`. XLA calls it when it compiles a program. If it raises TypeError or
+            ValueError, the kernel refuses the part, and operands are gathered, with a warning.
+        values: other values that `arguments` depends on; their repr distinguishes calls.
     """
 
     arguments: Callable[[Sequence[torch.Tensor | None], Sequence[ArrayType]], Mapping[str, object]]
@@ -110,16 +109,16 @@ def custom_call(
         aliases: {output: input}: results that are written to an operand's buffer. XLA first copies
             the operand if something else needs it: the caller's tensor does not change.
         has_side_effect: XLA keeps the call even if nothing in the program uses its results. The
-            program contains the call as long as Python holds one of the results when it runs. A
-            kernel that writes to an operand needs an alias as well: a warning says so for a target
-            without kernel.h, unless `aliases` is given, perhaps as {}.
+            program contains the call if Python holds one of the results when it runs. A kernel that
+            writes to an operand needs an alias as well: a warning says so for a target without
+            kernel.h, unless `aliases` is given, perhaps as {}.
         sharding_rule: the dimensions of sharded inputs that devices may share, as in
             `define_operator`; it covers all inputs and outputs. Each device then runs the kernel
-            on its shard, with these attributes or this payload, unless `local` gives others:
-            whatever in them depends on a size that is divided is wrong there. By default that of
-            the target's registration. Without any, sharded inputs are gathered.
-        local: the arguments of a device's call, where they depend on the shapes of its part.
-        traits: what XLA has to know of the call besides (xla_kernels.Traits).
+            on its shard, with these attributes or this payload. If they depend on a divided size,
+            pass `local`. The default is the rule of the target's registration. Without a rule,
+            sharded inputs are gathered.
+        local: the arguments of a device's call that depend on the shapes of its part.
+        traits: further properties of the call (xla_kernels.Traits).
 
     Returns:
         An XLA tensor for each of `outputs`. It has no derivative: a backward pass through it raises
@@ -173,7 +172,7 @@ def _checked(request: Request, sharding_rule: str | None, local: Local | None) -
 def _partitioned_call(
     caller: str, request: Request, rule: sharding.Rule | None, given: Local | None
 ) -> sharding.PartitionedCall:
-    """Return the call in the form in which XLA's partitioner asks for it."""
+    """Return the call in the form that XLA's partitioner needs."""
     metas = [None if t is None else t.to("meta") for t in request.inputs]
     types = [ArrayType.of(value) for value in request.outputs]
     count = len(types) - request.traits.num_hidden_results
@@ -218,7 +217,7 @@ _warned: set[str] = set()
 def _warn_of_lost_writes(checked: Arguments, tensors: Sequence[torch.Tensor | None]) -> None:
     """Warn that an operand that a kernel writes to needs an alias; once for each target.
 
-    A kernel with a signature says what it writes to, and checks the alias itself.
+    A kernel with a signature declares its writes, and checks the alias itself.
     """
     target = checked.target
     if target in _warned or registration.schema(target, "untyped") is not None:

@@ -25,12 +25,12 @@ _everywhere = frozenset(
 
 
 def _count_blocks(count: int) -> None:
-    """Change the number of open blocks that C++ knows: its operators ask here if there are any."""
+    """Change C++'s number of open blocks; with any, its operators look up references here."""
     torch_xla._XLAC._xla_add_reference_blocks(count)
 
 
 def _warn_of_unknown_names() -> None:
-    """Run at exit: until then, a program can register a reference for any name."""
+    """Warn at exit of names without a reference, which a program may register until then."""
     for name in sorted(_everywhere - {"*"} - set(references.names())):
         print(f"{ENVIRONMENT} had no effect for {name!r}: {_missing_text(name)}", file=sys.stderr)
 
@@ -45,7 +45,7 @@ def replacement(target: str) -> references.Reference | None:
     in_use = _in_use.get()
     if not in_use and not _everywhere:
         return None
-    plain = target.partition("#")[0]  # a kernel that was registered before others
+    plain = target.partition("#")[0]  # an older registration of the target
     named = plain in in_use or plain in _everywhere
     if not named and "*" not in _everywhere:
         return None

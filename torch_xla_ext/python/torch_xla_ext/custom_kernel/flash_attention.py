@@ -31,10 +31,10 @@ def flash_attention(
         causal: query i sees keys 0 to i.
         q_segment_ids, kv_segment_ids: [batch_size, q_seq_len] and [batch_size, kv_seq_len]; a query
             sees the keys of its own segment. One that sees no key gets the mean of the values.
-        sm_scale: what the products of q and k are multiplied by.
+        sm_scale: factor of the products of q and k.
         ab: [batch_size, num_heads, q_seq_len, kv_seq_len], added to the products before that.
-        partition_spec, mesh: how a TPU's kernel is sharded. Here, the tensors' own shardings say
-            it.
+        partition_spec, mesh: the sharding of a TPU's kernel; ignored here, where the tensors' own
+            shardings apply.
     """
     if (q_segment_ids is None) != (kv_segment_ids is None):
         raise ValueError("flash_attention: pass both q_segment_ids and kv_segment_ids, or neither")

@@ -3,7 +3,8 @@
 ``torch_xla.experimental.custom_kernel`` has kernels for TPUs, as functions and as operators,
 ``torch.ops.xla.<name>``. With CPU and CUDA tensors, upstream's operators return uninitialized
 memory; with XLA tensors on a CPU or a GPU they require JAX. Here each of them runs a kernel of this
-wheel, or PyTorch operations, so that code for TPUs runs unchanged. On TPUs all is upstream's.
+wheel, or PyTorch operations, so that code for TPUs runs unchanged. On TPUs, upstream's functions
+run.
 
 The functions are replaced when their module is imported (torch_xla_ext_startup.upstream_fixes), and
 its operators get kernels then. torch_xla does not import it by itself.
@@ -49,8 +50,8 @@ def register() -> None:
     from torch_xla.experimental import custom_kernel as module
 
     for name in _functions():
-        # Upstream's implementation for XLA tensors calls the function that is replaced. It has to
-        # run above autograd, too: below it, the gradient of what it calls is lost with a warning.
+        # Upstream's implementation for XLA tensors calls the replaced function. It has to run above
+        # autograd: below, the function's gradient is lost, with a warning.
         if (operator := getattr(module, name + "_xla", None)) is not None:
             for key in ("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "AutogradXLA"):
                 _LIBRARY.impl(name, operator, key)

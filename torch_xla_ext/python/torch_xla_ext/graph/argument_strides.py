@@ -1,8 +1,8 @@
 """Strides of arguments of functions that ``torch.compile(backend="openxla")`` compiles.
 
-XLA tensors report row-major strides, and Dynamo relies on them. But an argument may be a view that
-has other strides in PyTorch. They decide whether its contiguous() and reshape() copy, or return a
-view that a write also changes. So a function is compiled once more for such arguments.
+XLA tensors report row-major strides, and Dynamo relies on them. But an argument may be a view with
+other strides in PyTorch, which decide whether contiguous() and reshape() copy, or return a view
+that shares writes. So a function is compiled once more for such arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def compiled_by_strides(
 
     Args:
         compile_for: compiles the graph for fake arguments.
-        graph: is run lazily where it cannot be compiled for arguments' strides.
+        graph: runs lazily if it cannot be compiled for the arguments' strides.
         inputs: the first arguments.
     """
     row_major = compile_for(inputs)

@@ -1,14 +1,15 @@
-"""A graph of ``torch.compile(backend="openxla")`` as one program, run as a captured step is.
+"""A graph of ``torch.compile(backend="openxla")`` as one program, which runs like a captured step.
 
 torch_xla 2.8's own bridge to Dynamo traces a graph once, but runs it by a Python loop over its
 arguments, and returns the new value of each argument that the graph writes to in another buffer.
-Here the program writes it into the argument's own buffer, which it copies first if something else
-reads it: csrc/graph/program.h does so, and keeps the order with programs before.
+Here the program writes it into the argument's own buffer, which csrc/graph/program.h copies first
+if something else reads it.
 
-CUDA tensors, and CPU tensors if that is XLA's device, are used where they are (shared_memory).
+CUDA tensors, and CPU tensors if that is XLA's device, are used in place (shared_memory).
 
-Every result is a tensor of its own. An argument is identified by its data: one that is a view, or
-has the data of another argument, is traced as a copy, so that a later call may pass other tensors.
+Every result is a separate tensor. Arguments are identified by their data. An argument that is a
+view, or shares another argument's data, is traced as a copy, so that a later call may pass other
+tensors.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class CompiledGraph:
 def _write_to_donors_themselves(graph: torch.fx.GraphModule) -> None:
     """Make the graph use a tensor itself in place of the result of torch_xla's donation operator.
 
-    PyTorch takes that for a new tensor, to which it would copy the argument's new value.
+    PyTorch regards that result as a new tensor, and would copy the argument's new value to it.
     """
     for node in graph.graph.find_nodes(
         op="call_function", target=torch.ops.xla.dynamo_set_buffer_donor_.default
@@ -105,8 +106,8 @@ class _Program:
         results: what the graph returns.
         written: the tensor arguments into whose buffers the program writes.
         copied_back: the new values of other tensor arguments, which were traced as copies.
-        donated: other tensor arguments whose buffers the program takes, since the user says that
-            nothing needs them afterwards.
+        donated: other tensor arguments whose buffers the program takes, because the user has
+            donated them.
         memory: where the arguments are, if they are PyTorch's own.
     """
 
@@ -140,7 +141,7 @@ class _Program:
 
     @functools.cached_property
     def _returns_new(self) -> bool:
-        """Whether the results are those of the program, in order, and none is copied back."""
+        """True if the results are those of the program, in order, and none is copied back."""
         return not self.copied_back and self.results == list(map(_New, range(len(self.results))))
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -233,9 +234,9 @@ class _Compilation:
         """Compile the program.
 
         Args:
-            outputs: what the graph returned.
-            dtypes: of the outputs, as PyTorch says.
-            is_passed: which of the tensor arguments are no copies.
+            outputs: the graph's results.
+            dtypes: of the outputs in PyTorch.
+            is_passed: for each tensor argument, whether it is not a copy.
         """
         changed = [i for i, tensor in enumerate(self._tensors) if self._saved.is_written(tensor)]
         written = [i for i in changed if is_passed[i]]
@@ -276,11 +277,11 @@ class _Compilation:
     def _own_value(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return a copy, so that the program returns a separate buffer of XLA's type for `dtype`.
 
-        Without it, two results could be one buffer, and be written to and donated apart. A copy of
-        what is computed anyway costs no operation. In XLA a value may be of another type: indices,
+        Without it, two results could share a buffer, but be written to and donated separately. A
+        copy of a computed value costs no operation. XLA's type may differ from PyTorch's: indices,
         such as max_pool's, have 32 bits, and a sum of a float32 tensor and a float64 one without
-        dimensions has 64. torch_xla converts those when they are read; in PyTorch's own memory
-        nothing does, and XLA drops a conversion to the type that it believes to be there.
+        dimensions has 64. torch_xla converts those when they are read, but not in PyTorch's own
+        memory, and XLA drops a conversion to the type that it assumes.
         """
         if dtype == torch.int64:
             return tensor + 0  # of 64 bits

@@ -38,14 +38,14 @@ class CopiedStep:
         bound = attributes.get(name)
         made = isinstance(bound, type(self)) and bound._unbound is self
         if bound is None or (made and bound._function.__self__ is not instance):
-            # The second case: a step of the object that copy.copy() copied.
+            # Otherwise it is a step of the object that copy.copy() copied.
             function = self._function.__get__(instance, owner)
             bound = attributes[name] = type(self)(function, *self._arguments())
             bound._unbound, bound._attribute = self, name
         return bound
 
     def __set__(self, instance: Any, value: Any) -> None:
-        """Make __get__ run first, although the object's step is among its attributes."""
+        """Define __set__, so that __get__ takes precedence over the object's attributes."""
         instance.__dict__[self._attribute] = value
 
     def __delete__(self, instance: Any) -> None:
@@ -64,7 +64,7 @@ class CopiedStep:
         return step
 
     def __reduce_ex__(self, _protocol: int) -> Any:
-        """Pickle a step without its replays; one that decorates a global by its name."""
+        """Pickle a step without its replays; pickle a decorated global by its name."""
         function = self._function
         if self._unbound is not None:
             return getattr, (function.__self__, self._attribute)

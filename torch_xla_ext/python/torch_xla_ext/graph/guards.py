@@ -21,8 +21,8 @@ PLAIN = (
 ABSENT = object()
 ON_THE_HOST = "a tensor on the host"
 _MAX_CONTENTS = 1 << 16  # bytes of a host tensor that are compared at each call
-# Users do not assign globals of these modules. What the modules assign themselves is for later
-# calls, such as sysconfig's variables and Triton's compiled kernels.
+# Users do not assign globals of these modules. The modules themselves assign caches, such as
+# sysconfig's variables and Triton's compiled kernels.
 _LIBRARIES = {
     *("torch", "torch_xla", "torch_xla_ext", "torch_xla_ext_startup", "torch_xla_huggingface"),
     *("numpy", "triton"),
@@ -203,7 +203,7 @@ class Pairs(Node):
 
 
 class Children(Node):
-    """Values that are reached from another one by keys."""
+    """Values that another one holds under keys."""
 
     def __init__(self, children: list[tuple[str, Any, Node]]) -> None:
         self.children = children
@@ -262,7 +262,7 @@ class Attributes(Children):
         self.identity = Same(value)
         self.type = id(type(value))
         self.has_dict = hasattr(value, "__dict__")
-        # A user's object: a first call may add attributes for later ones.
+        # A user's object: a first call may add attributes that later calls use.
         self.names: set[str] | None = None
         if self.has_dict and not is_library(type(value).__module__):
             self.names = set(vars(value))

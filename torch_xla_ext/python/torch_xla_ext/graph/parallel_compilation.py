@@ -30,7 +30,7 @@ class Compiler:
         self._started: dict[bytes, Future[None]] = {}  # by the programs' keys
 
     def start(self, results: Sequence[torch.Tensor], key: bytes) -> Future[None] | None:
-        """Compile the program that computes tensors, with this thread's options of the compiler.
+        """Compile the program that computes tensors, with this thread's compiler options.
 
         Args:
             results: the tensors, which may be freed afterwards.
@@ -79,8 +79,8 @@ def parallel_compilation(num_threads: int | None = None) -> Iterator[None]:
             for size in sizes:
                 step.prepare(torch.zeros(size, device="xla"))
 
-    `prepare` then returns when the step has been traced, and a thread compiles it. The end of the
-    block waits for all of them; a call of a step inside waits for its program.
+    `prepare` then returns when the step has been traced, and a thread compiles it. The block ends
+    when all programs are compiled; a call of a step inside waits for its program.
 
     Args:
         num_threads: how many programs are compiled at the same time. XLA also compiles a program's

@@ -1,10 +1,10 @@
 """The Python objects that a function can reach, and whether they have changed.
 
-A replay does not run the function's Python code. So everything that the code reads (closures,
-globals, attributes, modules' parameters, numbers) must be the same as when the step was traced, and
-changes that it makes would be lost. Objects are compared by identity, plain values by equality.
-Only plain values are kept alive: objects are held by weak references, and lists and dictionaries
-are looked up again from the objects that hold them.
+A replay does not run the function's Python code. So all values that the code reads (closures,
+globals, attributes, modules' parameters, numbers) must be the same as in the trace. Changes that
+the code makes would be lost. Objects are compared by identity, plain values by equality. Only plain
+values are kept alive: objects are held by weak references, and lists and dictionaries are looked up
+again from the objects that hold them.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class PythonState:
         )
 
     def _add_class(self, kind: type) -> None:
-        """Record a class, whose attributes objects read as theirs."""
+        """Record a class, whose attributes its objects inherit."""
         if id(kind) not in self._seen:
             name = kind.__qualname__
             self._roots.append((name, Same(kind), self._node(kind, name)))

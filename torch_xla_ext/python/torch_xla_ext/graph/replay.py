@@ -51,7 +51,7 @@ class Replay:
         self._result, self._gradients = fingerprint.result, fingerprint.gradients
 
     def is_outdated(self) -> str | None:
-        """Return why it must not run any more, or None."""
+        """Return why it is no longer valid, or None."""
         if self._registrations != _XLAC._xla_capture_registrations():  # it calls the older function
             return "a kernel was registered"
         is_lost = self._compilation is not None and self._compilation.cancelled()

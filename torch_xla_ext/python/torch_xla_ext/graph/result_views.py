@@ -1,9 +1,9 @@
 """Results of a compiled function that are views of one tensor, and stay so.
 
-Each result of a program is a tensor of its own. What the caller, or the code behind a graph break,
-writes to one result has to be seen in the others that share its memory: so the program returns the
-tensor that they are views of, and the views are made anew. Where gradients are recorded, PyTorch
-does this itself.
+Each result of a program is a separate tensor. But writes to one result by the caller, or by the
+code behind a graph break, have to change the others that share its memory. So the program returns
+the base tensor, and the views are made from it. If gradients are recorded, PyTorch does this
+itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def without_views(graph: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
         graph: a graph without in-place operators. It gets other results.
 
     Returns:
-        What makes the graph's former results of those that it has now; None if it has the same.
+        A function that makes the graph's former results from its new ones; None if they are the
+        same.
     """
     (output,) = graph.graph.find_nodes(op="output")
     results = list(output.args[0])
@@ -51,7 +52,7 @@ def without_views(graph: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
 
 
 def keeping_views(compiled: _Run, remade: torch.fx.GraphModule) -> _Run:
-    """Return a function of a list of arguments, as `compiled` is, with the former results."""
+    """Return a function of a list of arguments, like `compiled`, with the former results."""
 
     def run(arguments: list[object]) -> Sequence[object]:
         results = compiled(arguments)

@@ -1,9 +1,9 @@
-"""Results of a captured step: taken apart once, and built anew at each replay.
+"""Results of a captured step: taken apart once, and rebuilt at each replay.
 
 Tensors, and containers that pytree knows, are made as before. Any other object that the step made
 is taken apart as copy.copy() does, by its __reduce_ex__: dataclasses, mappings, sets, namespaces,
-objects of the user's classes. A replay puts it together again. An object that holds a tensor of
-the step and cannot be taken apart is refused: the replay would return the tensor of the capture.
+objects of the user's classes. An object that holds a tensor of the step and cannot be taken apart
+is refused: the replay would return the tensor of the capture.
 """
 
 from __future__ import annotations
@@ -209,7 +209,8 @@ class Planner:
     Args:
         is_result: whether a tensor is an argument of the step or was made by it.
         existing: the addresses of objects that were there before the step. They are returned as
-            they are. None if they are not known; then objects without results are.
+            they are. None if they are not known; then objects without results are returned
+            unchanged.
 
     Attributes:
         tensors: the tensors among the results. Their entries in `plans` are to be filled in

@@ -1,8 +1,8 @@
 """Graphs of ``torch.compile(backend="openxla")`` on PyTorch's own CUDA and CPU tensors.
 
-If they are in the memory of torch_xla's device, a program reads and writes them where they are, and
-its results are tensors of PyTorch's over XLA's memory (csrc/graph/shared_memory.h). On CUDA, its
-work is ordered with that of PyTorch's current stream, without waiting on the host.
+If they are in the memory of torch_xla's device, a program reads and writes them in place, and its
+results are PyTorch tensors over XLA's memory (csrc/graph/shared_memory.h). On CUDA, events order
+its work with that of PyTorch's current stream, without waiting on the host.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SharedMemory:
 
     @staticmethod
     def of(graph: torch.fx.GraphModule, arguments: Iterable[object]) -> SharedMemory | None:
-        """Return the memory that the arguments are in. None if XLA cannot take them as they are.
+        """Return the memory that the arguments are in; None if XLA cannot use them in place.
 
         CPU tensors beside CUDA's, such as the scalars that PyTorch allows there, are copied.
         """
@@ -52,7 +52,7 @@ class SharedMemory:
         return tensor.device == self.device and _XLAC._xla_is_row_major(tensor)
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy that XLA can take as it is."""
+        """Return a copy that XLA can use in place."""
         with torch.no_grad():
             return (
                 tensor.to(

@@ -2,8 +2,8 @@
 
 A graph may compute with tensors on the host beside XLA's, as PyTorch's optimizers do with their
 counts of steps, and it may have operators that torch_xla has no kernel for. It is split into stages
-that alternate between the host and the device. A host stage runs as PyTorch runs it; a device stage
-is one program.
+that alternate between the host and the device. PyTorch runs a host stage; a device stage is one
+program.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _by_stage(
     A write is in no earlier stage than the reads before it, also those of the tensor's views.
     """
     stage_of: dict[torch.fx.Node, int] = {}
-    bases: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # whose memory a node's value may share
+    bases: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # which a node may share memory with
     last_read: dict[torch.fx.Node, int] = collections.defaultdict(int)
     last_write: dict[torch.fx.Node, int] = collections.defaultdict(int)
     stages: dict[int, list[torch.fx.Node]] = collections.defaultdict(list)
@@ -232,7 +232,7 @@ def _stack_scalars(
     for dtype, indices in scalars.items():
         if len(indices) < 2:
             continue
-        # At the front, since the other placeholders stand where they are first used.
+        # At the front, because other placeholders are in front of their first uses.
         with part.graph.inserting_before(next(iter(part.graph.nodes))):
             last = vector = part.graph.placeholder(f"stacked_{dtype}".replace("torch.", ""))
         for element, i in enumerate(indices):

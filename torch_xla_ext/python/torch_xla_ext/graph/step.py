@@ -31,7 +31,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _MAX_CAPTURES = 8
 _LAST_VERIFIED = 1024
 _MAX_DISTURBANCES = 8
-# Traces rewrite tensors that other steps may use, and undo it; so steps run one after another.
+# A trace temporarily rewrites tensors that other steps may use, so steps run one after another.
 _lock = threading.RLock()
 _tracing = threading.local()
 _trace_runs = False
@@ -74,7 +74,7 @@ class CapturedStep(CopiedStep):
         self._function, self._max_captures = function, max_captures
         self._check_python, self._verify = check_python, verify
         self._starts_here = starts_here
-        self._as_compiling = as_compiling  # from the first trace, not only where values are read
+        self._as_compiling = as_compiling  # from the first trace, not only after a read
         # The last call of a replay that is traced and compared, among calls 2, 4, 8, …
         self._last_verified = int(_LAST_VERIFIED * check_python if verify is None else verify)
         self._verify_all = verify is True
@@ -93,12 +93,12 @@ class CapturedStep(CopiedStep):
 
     @property
     def captured_function(self) -> Callable[..., Any]:
-        """The function as it was given."""
+        """The captured function."""
         return self._function
 
     @property
     def num_captures(self) -> int:
-        """The replays that there are."""
+        """The current replays."""
         return len(self._replays)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -107,7 +107,7 @@ class CapturedStep(CopiedStep):
     def repeat(self, *args: Any) -> Any:
         """Make a call like the previous one in this thread, since which Python is unchanged.
 
-        What the function reads besides its arguments is not compared with what it was.
+        Only the arguments are compared with the previous call's.
         """
         return self._call(args, {}, may_differ=False)
 
@@ -290,8 +290,8 @@ class CapturedStep(CopiedStep):
     ) -> Any:
         """Trace the call again, and compare.
 
-        A trace has the step's effects on Python, like any capture; so it takes the place of a call
-        of the function. Its effects on tensors are undone, and the replay has them.
+        A trace has the step's effects on Python, like any capture, so it replaces a call of the
+        function. Its effects on tensors are undone and left to the replay.
         """
         calls = replay.calls
         descriptions = [Description.of(tensor) for tensor in arguments]
@@ -405,11 +405,11 @@ def capture(
     as_compiling: bool = False,
     starts_here: bool = False,
 ) -> CapturedStep | Callable[[Callable[..., Any]], CapturedStep]:
-    """Trace and compile a step once, and then replays it without running its Python code.
+    """Trace and compile a step once, then replay it without running its Python code.
 
-    As a decorator or a function: ``step = torch_xla_ext.capture(step)``. A call does what
-    ``function(...)`` followed by torch_xla.sync() does, for the step's tensors. Capture also finds
-    what the function reads and writes besides its arguments, such as modules' parameters, caches
+    As a decorator or a function: ``step = torch_xla_ext.capture(step)``. For the step's tensors, a
+    call is equivalent to ``function(...)`` followed by torch_xla.sync(). Capture also finds tensors
+    besides the arguments that the function reads and writes, such as modules' parameters, caches
     and an optimizer's state. Tensors that it writes are updated in place and their buffers are
     donated, as with ``jax.jit(donate_argnums=…)``. The random seed advances as in lazy mode.
 
@@ -439,16 +439,16 @@ def capture(
         as_compiling: whether torch.compiler.is_compiling() is true from the first trace on, for
             libraries that check values only where they are not compiled.
         starts_here: whether a replay starts its program in the calling thread, and returns when the
-            devices have its work. Otherwise another thread starts it meanwhile, which is faster for
-            steps that follow each other. This is faster if the caller waits for a result before it
-            calls the step again: no thread has to be woken.
+            devices have its work. Use it if the caller waits for a result before it calls the step
+            again. Otherwise another thread starts it, which is faster for steps that follow each
+            other.
 
     Returns:
-        A callable with the same arguments and results; its method `repeat` does what a call does
-        right after another one, between which nothing has changed in Python, and `prepare` traces
-        and compiles what a call runs, and runs nothing. Results do not require gradients. Objects
-        that the function makes are made at each replay, from the parts that pickle would store. A
-        copy of the callable, by copy or pickle, has captures of its own.
+        A callable with the same arguments and results. Its method `repeat` makes a call right after
+        another one, without changes in Python in between; `prepare` traces and compiles a call
+        without running it. Results do not require gradients. Objects that the function makes are
+        made at each replay, from the parts that pickle would store. A copy of the callable, by copy
+        or pickle, has captures of its own.
 
     Raises:
         CaptureError: the function does something on the host that a replay would not repeat: it

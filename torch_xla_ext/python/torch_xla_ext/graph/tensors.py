@@ -49,8 +49,8 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 def shardings_of(tensors: list[torch.Tensor]) -> list[str]:
     """Return the shardings of the tensors' values, under SPMD; none otherwise.
 
-    XLA chooses the sharding of a value, where the user has not, when it computes the value. So
-    those that are still to be computed are computed first.
+    Without the user's mark, XLA chooses a value's sharding when it computes the value. So pending
+    values are computed first.
     """
     if not runtime.is_spmd():
         return []
@@ -79,8 +79,8 @@ def clone_of(tensor: torch.Tensor, sharding: _XLAC.OpSharding | None) -> torch.T
     if sharding is not None:
         _XLAC._xla_mark_sharding(copy, sharding)
         _XLAC._xla_sync_multi([copy], [], True, False)
-        # XLA computes results without sharding them where their sizes are not divisible. This sends
-        # such a result to the devices again, and does nothing otherwise.
+        # XLA does not shard results whose sizes are not divisible. This sends such a result to the
+        # devices again, and otherwise does nothing.
         _XLAC._xla_mark_sharding(copy, sharding)
     return copy
 

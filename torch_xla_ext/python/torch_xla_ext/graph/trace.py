@@ -48,14 +48,14 @@ class Tracer:
     Args:
         leaves: the flattened arguments.
         views: indices of the tensors among them that are views and share memory with no other
-            argument. Their place in their base can be another one at each call; so the step gets
-            a copy of each, which is copied back where it was written.
+            argument. Their offset in the base may differ at each call, so the step gets a copy of
+            each, which is copied back if it was written.
         check_python: whether the function may read, and must not change, Python objects.
         again: the fingerprint of an earlier trace, with which this one is compared. Numbers from
-            the host are constants then, and what counts them for all threads is not asked.
+            the host are then constants, and process-wide counters are not checked.
         is_verified: whether the fingerprint is compared with that of a later trace.
         as_compiling: whether torch.compiler.is_compiling() is true for the function.
-        compiler: compiles the program while the caller goes on; without it, `run` does.
+        compiler: compiles the program while the caller continues; without it, `run` does.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Tracer:
             leaves[positions[number]] = copy
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         executed = watch.ExecutedCode()
-        # Only the check of Python needs to know which code runs, and watching that is slow.
+        # Watching which code runs is slow, and only the check of Python needs it.
         seen = executed.in_this_thread if self._check_python else contextlib.nullcontext
 
         def watched() -> watch.WatchedTensors:
@@ -416,7 +416,7 @@ class Tracer:
         for index, number in enumerate(state):
             storage = _XLAC._xla_capture_storage(self._known[number].tensor)
             state_storages.setdefault(storage, index)
-        # A tensor that is passed twice is known once.
+        # A tensor that is passed twice is recorded once.
         leaves = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
         arguments = [self._copies.get(number, leaf) for number, leaf in enumerate(leaves)]
         program = _XLAC._XlaCapturedProgram(

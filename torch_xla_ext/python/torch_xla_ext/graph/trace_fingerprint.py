@@ -1,8 +1,8 @@
-"""Trace fingerprints, by which a later trace of the same step is compared.
+"""Trace fingerprints, which compare a later trace of a step with an earlier one.
 
-Guards compare Python's state by names, and no list of names is complete. The program is complete:
-whatever the step's Python code did, its effect on tensors is the program with its constants, the
-tensors that it reads and writes, and the results that it returns.
+Guards compare Python's state by names, and no list of names is complete. A program is: the effect
+of the step's Python code on tensors is the program with its constants, the tensors that it reads
+and writes, and its results.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class TraceFingerprint:
         program: the hash of its operations.
         parameters: the kind of each one's source, with an index or a tensor.
         names: of the parameters.
-        constants: tensors that the step moved to the device, and where in the code it did.
+        constants: tensors that the step moved to the device, with their lines of code.
         operations: the calls of torch that the step made.
         text: the operations of the program, those of the backward pass among them.
         as_compiling: whether torch.compiler.is_compiling() was true.
@@ -96,7 +96,7 @@ class TraceFingerprint:
     as_compiling: bool
 
     def difference(self, other: TraceFingerprint) -> str | None:
-        """Return how a replay of this trace would differ from the other one."""
+        """Return how a replay of this trace would differ from a replay of the other one."""
         if self.program != other.program:
             return self._other_operation(other) or "its operations differ"
         mine, others = self._sources(), other._sources()

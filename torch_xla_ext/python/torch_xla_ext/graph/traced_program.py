@@ -33,9 +33,9 @@ class Source(enum.IntEnum):
 
 @contextlib.contextmanager
 def same_seed() -> Iterator[None]:
-    """Leave the seed of the device's random numbers as it is, in spite of the ends of steps.
+    """Keep the seed of the device's random numbers at the ends of steps.
 
-    A call that is compiled first draws the numbers that it would draw later.
+    The call that compiles then draws the same numbers as later calls.
     """
     seed = _XLAC._xla_get_rng_seed()
     try:
@@ -101,10 +101,10 @@ class Trace:
 
 
 def keep_shardings(written: Sequence[torch.Tensor], saved: object) -> None:
-    """Give a new value without a sharding the one of the tensor's former value.
+    """Mark a new value without a sharding with that of the tensor's former value.
 
-    ``cache[:] = value`` makes such a value. XLA would choose a sharding for it, which the next run
-    of the program would not fit.
+    ``cache[:] = value`` makes such a value. XLA would choose a sharding that the program's next run
+    does not accept.
     """
     if not runtime.is_spmd():
         return
@@ -160,7 +160,7 @@ class InPlaceProgram:
     def compile(self, compiler: Compiler | None = None) -> bytes:
         """Compile the program if necessary, and return its key in torch_xla's cache.
 
-        With a `compiler`, another thread compiles, and `compilation` ends when it has.
+        With a `compiler`, another thread compiles, and `compilation` ends when it is done.
         """
         with alias_with_buffer_donor_config(), contextlib.ExitStack() as stack:
             donated = [self.parameters[index] for index in self.parameter_indices]

@@ -84,7 +84,7 @@ class Calls:
         operations: the calls, in their order.
         locations: the lines that moved data to the device, by its address.
         made: the tensors that the calls returned.
-        read: what the last call that read a number on the host may have read.
+        read: the tensors that the last read of a number on the host may have read.
     """
 
     operations: list[Operation] = dataclasses.field(default_factory=list)
@@ -96,7 +96,7 @@ class Calls:
 class WatchedTensors(TorchFunctionMode):
     """A watch that calls `see` with each XLA tensor before torch uses it.
 
-    It refuses operations that read a value on the host, because a replay would not. `name_of`
+    It refuses operations that read a value on the host, which a replay would not repeat. `name_of`
     returns the tensor's name, if it is known. A factor that torch would read, such as the learning
     rate of SGD, stays on the device.
     """
@@ -121,7 +121,7 @@ class WatchedTensors(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        # Otherwise the profile function would run for each call in here.
+        # Otherwise the profile function would run for each call in this function.
         profile = sys.getprofile()
         sys.setprofile(None)
         try:
@@ -379,7 +379,7 @@ class ExecutedCode:
 
     def __init__(self) -> None:
         self.codes: dict[types.CodeType, dict[str, Any]] = {}
-        # Globals that user code assigns, by module and name, with their values before.
+        # Globals that user code assigns, by module and name, with their former values.
         self._assigned: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
 
     @contextlib.contextmanager
@@ -423,7 +423,7 @@ class ExecutedCode:
             if failed:
                 self.codes |= inside.codes
             for key, (variables, before) in inside._assigned.items():
-                # The globals of new modules have their first values now.
+                # The globals of new modules now have their initial values.
                 if failed or variables.get("__name__") in existing:
                     self._assigned.setdefault(key, (variables, before))
 

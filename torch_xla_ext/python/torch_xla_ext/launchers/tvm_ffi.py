@@ -59,8 +59,8 @@ def register_tvm_ffi_kernel(
 
     Args:
         name: the target.
-        library: the path of a shared library, a tvm_ffi.Function, or what is made of one, as
-            CuTe-DSL's ``cute.compile(…, options="--enable-tvm-ffi")`` is.
+        library: the path of a shared library, a tvm_ffi.Function, or an object that wraps one, such
+            as the result of CuTe-DSL's ``cute.compile(…, options="--enable-tvm-ffi")``.
         platform: where the function's tensors are: "CUDA", or "Host" for the CPU.
         symbol: the function's name in the library; by default the target's.
         arguments: the function's arguments in order, as a list or as words: ``args`` (all
@@ -120,12 +120,13 @@ def tvm_ffi_call(
         add = cute.compile(add, …, options="--enable-tvm-ffi")  # add(x, y, out, factor)
         (total,) = tvm_ffi_call(add, x, y, 2.0, outputs={2: x})
 
-    The function is called as by a target of `register_kernel`. Programs that are stored, and those
-    that several processes run together, need a target of it, whose name is the same everywhere.
+    The function is called as by a target of `register_kernel`. Stored programs, and programs of
+    several processes, need a target of `register_kernel` instead, whose name is the same
+    everywhere.
 
     Args:
-        function: a tvm_ffi.Function, or what is made of one: what `cute.compile` returns with
-            ``options="--enable-tvm-ffi"``.
+        function: a tvm_ffi.Function, or an object that wraps one, such as the result of
+            `cute.compile` with ``options="--enable-tvm-ffi"``.
         args: its arguments without the outputs: XLA tensors, at least one, bools, ints, floats,
             strs, lists of numbers, and None.
         outputs: descriptions of the results, each a tensor or (shape, dtype), by their positions

@@ -14,10 +14,9 @@ def unsharded(args: tuple[Value, ...]) -> tuple[Value, ...]:
 def replace(tensor: torch.Tensor, value: torch.Tensor) -> None:
     """Give `tensor`, and its base if it is a view, the new value `value`.
 
-    It does what torch generates for the in-place operators of its own, in their "Functionalize"
-    kernels, with functions by which torch itself does it in Python. ``tensor.copy_(value)`` would
-    give the same numbers. But an XLA tensor would stay the tensor that it was, by whose age
-    torch_xla orders the results of a program; they have to be in the order of the calls, as the
+    This is the "Functionalize" kernel that torch generates for its own in-place operators.
+    ``tensor.copy_(value)`` would give the same numbers, but keep the XLA tensor, by whose age
+    torch_xla orders the results of a program. Results have to be in the order of the calls, as the
     parameters are (WithAliasedLast in csrc/custom_call/custom_call.cc).
 
     Args:

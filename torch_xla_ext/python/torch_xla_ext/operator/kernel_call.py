@@ -25,7 +25,7 @@ from xla_kernels.operator.tensor_checks import Tensors, Value
 from xla_kernels.signature import untyped_payload
 from xla_kernels.signature.schema import ArrayType
 
-# Targets, platforms and APIs that were found. A registration is never undone.
+# Caches targets, platforms and APIs. A registration is never undone.
 _registered: set[tuple[str, str, str]] = set()
 
 

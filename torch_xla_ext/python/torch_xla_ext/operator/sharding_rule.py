@@ -22,7 +22,7 @@ def check(call: OperatorCall, rule: rules.Rule) -> None:
     )
     rules.check_aliases(rule, {r: call.operands.index(name) for r, name in call.in_place.items()})
     sizes: dict[str | int, str] = {}
-    # Sizes that `sizes` or the kernel computes: for a part, from the part's operands.
+    # `sizes` or the kernel computes these sizes from the operands of each part.
     computed = call.schema.open_sizes() if call.schema is not None else ()
     tensors = zip((*operands, *results), (*rule.operands, *rule.results), strict=True)
     for (name, argument), dims in tensors:

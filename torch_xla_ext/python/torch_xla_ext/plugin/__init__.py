@@ -1,6 +1,6 @@
 """The processes of a program with ``PJRT_DEVICE=CUDA``; xla_kernels.plugin finds the plugin.
 
-This module is public: integrations start and watch processes by it.
+This module is public: integrations use it to start and watch processes.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ class _Exit:
 
     def _leave(self) -> None:
         if torch_xla._XLAC._xla_lost_process():
-            return  # XLA's coordinator has told the others too
+            return  # XLA's coordinator has informed the others
         state = "failed" if self._failed else "done"
         listener = None
         try:
@@ -246,7 +246,10 @@ class _Exit:
                 socket.create_connection((self._host, port), self._timeout).detach()
         except (OSError, RuntimeError) as error:  # rank 0 has ended, and its store with it
             text = str(error).partition("\n")[0]
-            print(f"torch_xla_ext: rank {self._rank}: rank 0 has gone: {text}", file=sys.stderr)
+            print(
+                f"torch_xla_ext: rank {self._rank}: lost the connection to rank 0: {text}",
+                file=sys.stderr,
+            )
 
     def _wait(self) -> str:
         """Wait until all processes have recorded that they are done; return the problem, if any."""

@@ -23,7 +23,7 @@ BUNDLES = {"CUDA": "Bundle", "Host": "HostBundle"}
 # The suffixes of the functions that return its state's type.
 _TYPE_ID, _TYPE_INFO = "TypeId", "TypeInfo"
 
-# The objects that hold the registered types: XLA has only their addresses.
+# Keeps the registered types alive, because XLA has only their addresses.
 _types: list[object] = []
 
 

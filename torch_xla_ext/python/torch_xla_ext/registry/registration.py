@@ -289,7 +289,7 @@ def add(
 
 
 def set_sharding_rule(name: str, rule: str | None) -> None:
-    """Set the sharding rule for calls of this target that give none."""
+    """Set the sharding rule of this target's calls without one."""
     _sharding_rules[name] = rule
 
 

@@ -1,10 +1,10 @@
 """The calls that XLA divides among devices: its callbacks while it compiles a program.
 
 A program for several devices is traced as if there were one. XLA then decides how its arrays are
-sharded: it propagates the shardings that the user's marks say through all operations, forward and
-backward. Of a call of a kernel it asks here which sharding of the results follows from the
-operands' (`_infer`), which from the one that a user of the results wants (`_propagate`), and what
-each device is to call (`_divide`). The answers follow from the call's sharding rule.
+sharded: it propagates the user's marks through all operations, forward and backward. For a call of
+a kernel it asks here for the results' sharding, given the operands' (`_infer`), for the operands',
+given a consumer's (`_propagate`), and for the call of each device (`_divide`). The call's sharding
+rule determines the answers.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class PartitionedCall:
         aliases: of results in an operand's buffer, the operand's number.
         local: the call for operands and results of these shapes. Raises ValueError or TypeError
             if the kernel refuses them.
-        owner: what `local` belongs to. Calls of one owner that are alike are one.
-        values: what else `local` depends on, as plain values.
+        owner: the object that `local` belongs to. Equal calls of one owner are merged.
+        values: other values that `local` depends on.
     """
 
     caller: str
@@ -138,7 +138,7 @@ def _register() -> None:
 
 
 def add(call: PartitionedCall, identity: tuple[object, ...]) -> str:
-    """Keep a call for XLA's questions.
+    """Keep a call for XLA's callbacks.
 
     Args:
         identity: plain values that, with the call's own, distinguish it from others.
@@ -200,7 +200,7 @@ def _divide(name: str, operands: Sequence[bytes | None], result: bytes | None) -
     shapes = [array.shape for array in call.operands.values() if array is not None]
     shardings = None if result is None else tiling.elements(result, len(call.results))
     if any(map(tiling.is_manual, (*operands, *(shardings or ())))):
-        # The traced shapes are those of a device.
+        # The traced shapes are already those of a device.
         local = call.local(_shapes(call.operands.values()), _shapes(call.results))
         return DeviceCall(
             [sharding or tiling.REPLICATED for sharding in operands],

@@ -1,9 +1,9 @@
 """A call's arguments for each part of its arrays that a device may have.
 
 Arguments that depend on shapes, such as a grid of blocks, are given as functions. A function cannot
-be part of a program's key, and what it reads may have changed when XLA compiles the program. So
-these functions are called when the call is traced, once for each part that the rule and the number
-of devices admit.
+be part of a program's key, and the values that it reads may change before XLA compiles the program.
+So these functions are called when the call is traced, once for each part that the rule and the
+number of devices allow.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from torch_xla_ext.sharding import tiling
 from torch_xla_ext.sharding.rule import Dim, Rule, Sizes, names
 from torch_xla_ext.sharding.tiling import Index, Tiling
 
-# Makes a call that gathers an operand an error instead of a warning.
+# Turns the warning about a gathered operand into an error.
 REFUSE_ENVIRONMENT = "TORCH_XLA_EXT_REFUSE_GATHERS"
 
 Shape = tuple[int, ...]
@@ -52,9 +52,9 @@ class Gather:
 
     Attributes:
         operand: its number.
-        sharding: what it has, in words.
-        num_bytes: what each device receives of it.
-        reason: why.
+        sharding: a description of its sharding.
+        num_bytes: received by each device.
+        reason: why it has to be gathered.
     """
 
     operand: int

@@ -85,7 +85,7 @@ class Rule:
                 product = prod(each for each in sizes if each is not None)
                 if not unknown and product != size:
                     raise ValueError(
-                        f"operand {index} has {size} for {_text(dim)}, but other operands say "
+                        f"operand {index} has {size} for {_text(dim)}, but other operands imply "
                         f"{product}; the rule is {self.text!r}"
                     )
                 if len(unknown) == 1:

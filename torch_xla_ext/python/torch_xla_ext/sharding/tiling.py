@@ -47,7 +47,7 @@ class Tiling:
 
     @property
     def is_whole(self) -> bool:
-        """Whether each device has the whole array."""
+        """True if each device has the whole array."""
         return all(count == 1 for count in self.counts)
 
     def __str__(self) -> str:

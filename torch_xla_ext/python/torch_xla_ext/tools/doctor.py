@@ -1,4 +1,4 @@
-"""``python -m torch_xla_ext doctor``: what is installed, what is missing, and a self-test."""
+"""``python -m torch_xla_ext doctor``: installed and missing components, and a self-test."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Report:
 
 
 def targets() -> list[dict[str, str]]:
-    """Return the custom-call targets that this process has registered, and what their calls run."""
+    """Return the custom-call targets that this process has registered, and their functions."""
     return [{**target._asdict(), "function": target.function} for target in registered_targets()]
 
 
@@ -82,7 +82,7 @@ def fixes() -> list[dict[str, object]]:
     rows = []
     for fix, names in replacement.active():
         holder = names[0].rpartition(".")[0]
-        # Names of functions in one module or class have its name once.
+        # Functions of one module or class are listed after its name.
         attributes = ", ".join([names[0], *(n.removeprefix(f"{holder}.") for n in names[1:])])
         row = {"name": fix.name, "libraries": ", ".join(fix.libraries), "attributes": attributes}
         rows.append(row | {key: getattr(fix, key) for key in ("versions", "reason", "test")})
@@ -203,7 +203,7 @@ def examine(device_type: str, chosen_by: str, system: discovery.System) -> Repor
     """Collect the report; this makes torch_xla's client, of which a process has one.
 
     Args:
-        chosen_by: what chose the device type, in words.
+        chosen_by: how the device type was chosen, for the report.
     """
     report = Report(
         device_type=device_type,

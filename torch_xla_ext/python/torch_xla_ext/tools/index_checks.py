@@ -18,7 +18,7 @@ class _Use:
     dim: int
     size: int
     may_be_negative: bool = False  # and counts from the end, then
-    ignored: int | None = None  # a number that stands for no index
+    ignored: int | None = None  # a value that is not an index
 
 
 class _Arguments:
@@ -132,17 +132,17 @@ _USES = dict(_functions())
 class check_indices(TorchFunctionMode):  # noqa: N801 - a context manager, as torch.no_grad is
     """A check that raises IndexError where an index of an XLA tensor is out of range.
 
-    XLA clamps an index that it reads from, and drops what is written to one. In this context, the
-    indices are copied to the host before each `gather`, `x[i]`, `index_select`, `embedding`,
-    `embedding_bag`, `scatter`, `index_add`, `take` and so on that Python calls, and before
-    `cross_entropy` and `nll_loss`: each of these runs what is pending and waits for it. So a
-    program is slow in it. What `torch.compile` has compiled is not checked.
+    XLA clamps an index of a read, and drops a write. In this context, the indices are copied to the
+    host before each `gather`, `x[i]`, `index_select`, `embedding`, `embedding_bag`, `scatter`,
+    `index_add`, `take` and so on that Python calls, and before `cross_entropy` and `nll_loss`. Each
+    copy runs the pending operations and waits, so programs are slow. Functions that `torch.compile`
+    has compiled are not checked.
 
         with torch_xla_ext.debug.check_indices():
             loss = model(tokens)
 
     Raises:
-      IndexError: it names the function, the dimension and its size, the index and its place.
+      IndexError: the text names the function, the dimension, its size, the index and its position.
     """
 
     def __torch_function__(

@@ -1,7 +1,7 @@
 """Replaced functions of torch_xla, PyTorch and other libraries: table.py lists them.
 
-For debugging, `revert(name)` gives a library its own functions back, and the environment variable
-TORCH_XLA_EXT_WITHOUT_FIX=name[,name] leaves a fix out from the start.
+For debugging, `revert(name)` restores a library's own functions, and the environment variable
+TORCH_XLA_EXT_WITHOUT_FIX=name[,name] leaves fixes out from the start.
 """
 
 from torch_xla_ext_startup.replacement import (

@@ -1,16 +1,16 @@
 """torch.utils.checkpoint on XLA devices: backward() recomputes activations instead of keeping them.
 
-PyTorch asks for the device's module, torch.xla, which does not exist. And three more things have to
-be done on XLA, where the forward and the backward pass are one program:
+PyTorch asks for the device's module, torch.xla, which does not exist. XLA, for which the forward
+and the backward pass are one program, has three more requirements:
 
-- The second computation has other inputs: the first one's, and the gradients of its results, behind
-  an optimization barrier. XLA would otherwise compute both at once, and keep what was to be freed.
-- Behind the same barrier are the gradients of the parameters that the region before the last one
-  reads. On several devices XLA's scheduler would otherwise compute all of them at the end of the
-  program, and keep what they are computed from: the activations of all regions. Those of the last
-  region are not among them, for they are communicated while this region is computed.
-- The state of random numbers is a value of the program, so that dropout in a captured step draws
-  the same numbers in both, and others in the next step.
+- The recomputation's inputs go through an optimization barrier together with the gradients of its
+  results. XLA would otherwise merge both computations, and keep the activations.
+- The same barrier has the gradients of the parameters of the region before the last one. On several
+  devices XLA's scheduler would otherwise compute all such gradients at the end of the program, and
+  keep the activations of all regions. The last region's gradients are left out, so that they are
+  communicated while this region is computed.
+- The random state is a value of the program, so that dropout in a captured step draws the same
+  numbers in both computations, and others in the next step.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def infer_device_type(original: Callable[..., str]) -> Callable[..., str]:
 def checkpoint(_: Callable[..., object] | None) -> Callable[..., object]:
     """Replace the function that torch.utils.checkpoint.checkpoint calls, by torch._disable_dynamo.
 
-    The function itself stays the same: other modules may have imported it, and torch.compile looks
-    for this very one.
+    The function object stays the same, because other modules may have imported it, and
+    torch.compile looks for it.
     """
     upstream = torch.utils.checkpoint.checkpoint.__wrapped__
 
@@ -115,7 +115,7 @@ def _parameters_of(results: object, first_node: int) -> list[weakref.ref[torch.T
     """Return the leaves of the results' graph.
 
     Args:
-        first_node: the sequence number from which on nodes are the region's.
+        first_node: the sequence number of the region's first node.
     """
     tensors = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)]
     nodes = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]

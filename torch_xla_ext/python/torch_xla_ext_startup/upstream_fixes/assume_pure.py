@@ -1,8 +1,8 @@
 """torch_xla.experimental.assume_pure of functions that JAX cannot trace as PyTorch runs them.
 
 The decorator traces a function with JAX, once for each shape, which only saves the time of tracing.
-JAX has no numbers of 64 bits here, does not see XLA tensors of a closure, and loses what is written
-to an argument. Such a function runs as it is, with a warning, and is traced at each call.
+JAX has no 64-bit numbers here, does not see XLA tensors of a closure, and loses writes to an
+argument. Such a function runs undecorated, with a warning, and is traced at each call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils import _pytree
 _WIDE = (torch.int64, torch.uint64, torch.float64, torch.complex128)
 
 
-# Of results, and which of them are not None.
+# The structure of results, and which of them are not None.
 _Structure = tuple[_pytree.TreeSpec, list[bool]]
 
 

@@ -1,9 +1,9 @@
 """torch.autocast on XLA:GPU, for "xla" as for "cuda".
 
-On a GPU, torch_xla's tensors ask PyTorch's switch for CUDA whether operators compute in 16 bits,
-and what torch.compile traces asks that for XLA: ``autocast("xla")`` changed nothing,
-``autocast("cuda")`` nothing that is compiled, and bfloat16 was refused by a torch without CUDA.
-Here each of them turns both switches. csrc/aten_overrides/autocast.h has the lists of operators.
+On a GPU, torch_xla's tensors use PyTorch's autocast switch for CUDA, and traces of torch.compile
+use the one for XLA. So ``autocast("xla")`` had no effect, ``autocast("cuda")`` none in compiled
+functions, and a torch without CUDA refused bfloat16. Here each of them turns both switches.
+csrc/aten_overrides/autocast.h has the lists of operators.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def initialize(original: Callable[..., None]) -> Callable[..., None]:
         if device_type != "cuda" or not _is_gpu():
             original(self, device_type, dtype, enabled, cache_enabled)
             return
-        # Whether there is bfloat16, PyTorch asks its own CUDA, which it may not have.
+        # PyTorch asks its own CUDA, which it may lack, for bfloat16 support.
         original(self, device_type, torch.float16, enabled, cache_enabled)
         self.fast_dtype = torch.get_autocast_dtype(device_type) if dtype is None else dtype
 

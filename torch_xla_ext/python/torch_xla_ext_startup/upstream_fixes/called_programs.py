@@ -1,9 +1,9 @@
-"""torch_xla's cache of the programs of a function in JAX or of XLA operations, for each call.
+"""torch_xla's cache of the programs of a function in JAX or of XLA operations.
 
-torch_xla keeps one structure of results for a function, that of the program which it made last, and
-assume_pure makes all functions calls of one: after another function's program, results and
-gradients had its structure. 1, 1.0 and True were one key. And JAX's own cache takes what is traced
-for something else, if something, such as an exception, keeps the method that it traces.
+torch_xla keeps one structure of results for a function, the last program's, and assume_pure makes
+all functions calls of one function. So results and gradients had the structure of another
+function's program. 1, 1.0 and True were one key. And JAX's own cache confuses functions if
+something, such as an exception, keeps the traced method alive.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checkpoints of sharded states: torch_xla.experimental.distributed_checkpoint.
 
 The planners left out tensors of which several devices have the same shard. The CheckpointManager
-knew no address for its coordinator except on TPUs. save_async writes the state at the call.
+found its coordinator's address only on TPUs. save_async wrote values of later steps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         SPMDSavePlanner,
     )
 
-# Where torch_xla itself knows the address of the coordinator.
+# Devices for which torch_xla itself finds the coordinator's address.
 _DEVICES_WITH_ADDRESS = ("TPU", "NEURON")
 
 
@@ -162,7 +162,7 @@ def make_manager(original: Callable[..., None]) -> Callable[..., None]:
         given.arguments["chkpt_on_preemption"] = False
         original(*given.args, **given.kwargs)
         address, port = _coordinator_address(self.pg)
-        # Does nothing where the processes of several GPUs have made one.
+        # Does nothing if the processes of several GPUs have a coordinator.
         torch_xla._XLAC._ensure_xla_coordinator_initialized(
             dist.get_rank(self.pg), dist.get_world_size(self.pg), address, port
         )
@@ -207,7 +207,7 @@ def join(original: Callable[[CheckpointManager], None]) -> Callable[[CheckpointM
 
 
 def _raise_failures(manager: CheckpointManager) -> None:
-    """Forget the checkpoints that are done, and raise the first one's exception."""
+    """Drop the finished checkpoints, and raise their first exception."""
     done = [future for future in manager._async_futures if future.done()]
     manager._async_futures = [one for one in manager._async_futures if one not in done]
     for future in done:

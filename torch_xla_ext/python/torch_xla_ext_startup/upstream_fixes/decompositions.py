@@ -1,9 +1,9 @@
 """Operators that torch_xla has no kernels for run on the device, by PyTorch's own decompositions.
 
-torch_xla computes them on the host: slowly, with the device waiting, and not at all in a captured
-step. Interpolation, whose gradients are among them, is in most models that segment images.
+torch_xla computes them on the host: slowly, while the device waits, and not in a captured step. The
+gradients of interpolation, in most models that segment images, are among them.
 
-A decomposition is made of operators that have gradients, so it needs no gradient of its own.
+A decomposition consists of operators that have gradients, so it needs no gradient itself.
 """
 
 from __future__ import annotations
@@ -111,11 +111,11 @@ def of_operators_without_kernels() -> dict[torch._ops.OperatorBase, Callable[...
 def traced_for_xla(options: dict[str, object], inputs: Sequence[object]) -> Iterator[None]:
     """Make traces consist of operators that torch_xla has.
 
-    PyTorch traces those of the inputs' device, some of which only that device has.
+    PyTorch traces with the operators of the inputs' device, some of which only that device has.
 
     Args:
         options: those of AOTAutograd, which traces.
-        inputs: the arguments of what it traces.
+        inputs: the arguments of the traced function.
     """
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
     if tensors and all(tensor.device.type == "xla" for tensor in tensors):
@@ -168,7 +168,7 @@ def _needs_gradients(*args: object) -> bool:
     tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return True
-    # Forward-mode AD: a number of the level that is open, -1 if there is none.
+    # Forward-mode AD: the number of the open level, -1 if there is none.
     return forward_ad._current_level >= 0 and any(
         forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors
     )

@@ -4,7 +4,7 @@ A graph is compiled and run by compiled_graph, in place of torch_xla 2.8's bridg
 
 If arguments share memory and the function writes to one of them, PyTorch derives all of them from
 one argument by their strides and offsets. torch_xla's tensors have none, so the views would be
-wrong. Such a function is not compiled: it runs as without torch.compile.
+wrong. Such a function is not compiled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def function_of_bridge(original: Callable[..., object]) -> Callable[..., object]
 
 @functools.cache
 def _functions_of_bridge() -> dict[str, Callable[..., object]]:
-    """Return the functions by their names. They are made when all originals are in place."""
+    """Return the functions by their names, made when all originals exist."""
     from torch_xla._dynamo import dynamo_bridge as module
 
     from torch_xla_ext.graph.compiled_graph import CompiledGraph, is_supported
@@ -101,7 +101,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
         return run
 
     def extract_internal(graph: torch.fx.GraphModule) -> Callable[..., object]:
-        # torch_xla keeps a graph's first arguments: a backward graph's are all activations.
+        # torch_xla would keep a graph's first arguments, for a backward graph all activations.
         vars(graph).pop("xla_args", None)
         if memory is not None:
             return CompiledGraph(graph, memory).run
@@ -192,9 +192,9 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
     upstream = aot_autograd(
         **original.kwargs,
         inference_compiler=inference_compiler,
-        # Of what the gradient needs, it computes again what is cheap; the default saves all.
+        # Recomputes cheap activations; the default partitioner saves all.
         partition_fn=partitioners.min_cut_rematerialization_partition,
-        # Also what a function writes to its arguments is a part of its program.
+        # Writes to the function's arguments are part of its program, too.
         keep_inference_input_mutations=True,
     )
 

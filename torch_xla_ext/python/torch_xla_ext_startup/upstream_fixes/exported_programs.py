@@ -1,4 +1,4 @@
-"""Exported programs under SPMD: StableHLO names kernels, and does not run there."""
+"""StableHLO under SPMD: it names kernels by their targets, and is not run in this process."""
 
 from __future__ import annotations
 

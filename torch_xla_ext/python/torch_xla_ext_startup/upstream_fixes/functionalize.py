@@ -1,8 +1,8 @@
 """torch.func.functionalize of functions of XLA tensors.
 
 XLA tensors are functionalized already, and PyTorch's transform fails an assertion when it wraps
-them once more. What a function of XLA tensors computes, and what it writes to its arguments, is the
-same with and without the transform, whose purpose is what make_fx then records: that is refused.
+them again. A function of XLA tensors has the same results and writes with and without the
+transform. Its purpose is make_fx, which is refused.
 """
 
 from __future__ import annotations

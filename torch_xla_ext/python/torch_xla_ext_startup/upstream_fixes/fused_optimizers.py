@@ -1,9 +1,10 @@
 """``fused=True`` of torch.optim's optimizers on XLA tensors.
 
-PyTorch refuses it for devices without kernels that update all parameters at once. XLA makes such
-kernels of the program, so these are the updates in PyTorch's operations. As on CUDA, the counts of
-steps are on the device, so that a captured step can contain the optimizer, and a GradScaler's
-infinities are found there. Parameters of 16 bits are updated in float32, and rounded once.
+PyTorch refuses it for devices without kernels that update all parameters at once. XLA fuses the
+operations of a program, so these updates are written in PyTorch's operations. As on CUDA, the
+counts of steps are on the device, so that a captured step can contain the optimizer, and a
+GradScaler's infinities are found there. Parameters of 16 bits are updated in float32, and rounded
+once.
 
 PyTorch also refuses capturable=True together with foreach=True, for which XLA lacks nothing.
 """

@@ -1,8 +1,8 @@
 """torch.Generator(device="xla"), which PyTorch refuses: it knows no generators of XLA devices.
 
-An operator that gets a generator of the CPU draws from it on the CPU, and copies the numbers to the
-device. A generator of an XLA device does the same. `torch.Generator` becomes a class whose calls
-return PyTorch's own generators for all other devices, and whose instances all generators are.
+An operator with a CPU generator draws on the CPU, and copies the numbers to the device. A generator
+of an XLA device does the same. `torch.Generator` becomes a class that returns PyTorch's own
+generators for all other devices; all generators are instances of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""torch._grouped_mm, of which PyTorch has a kernel on CUDA only, by the wheel's kernels."""
+"""torch._grouped_mm by the wheel's kernels; PyTorch's own kernel is for CUDA only."""
 
 from __future__ import annotations
 

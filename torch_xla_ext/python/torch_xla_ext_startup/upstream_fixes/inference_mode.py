@@ -1,8 +1,8 @@
 """torch.inference_mode() computes without gradients, as torch.no_grad() does.
 
-PyTorch has no views of a functionalized tensor, which each XLA tensor is, in its inference mode, if
-the tensor was made outside: a Linear's ``weight.t()`` raised "Cannot set version_counter for
-inference tensor", and so each model did.
+In PyTorch's inference mode, a functionalized tensor that was made outside, such as any XLA tensor,
+cannot have views. So a Linear's ``weight.t()``, and with it each model, raised "Cannot set
+version_counter for inference tensor".
 
 Tensors that are made inside are ordinary ones, also on the CPU: they may be used in autograd later.
 """

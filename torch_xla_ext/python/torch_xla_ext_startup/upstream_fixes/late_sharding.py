@@ -1,7 +1,7 @@
-"""Sharding that comes late: a tensor that has another one, and use_spmd() after a device was used.
+"""Errors for late sharding: of a tensor that has another one, and use_spmd() after a first use.
 
-The first ended in a C++ stack. After the second, what a program had on its devices and what it made
-later were on different ones, for torch_xla, and the next program was a segmentation fault.
+The first ended in a C++ stack. After the second, torch_xla assumed that earlier and later tensors
+were on different devices, and the next program ended with a segmentation fault.
 """
 
 from __future__ import annotations

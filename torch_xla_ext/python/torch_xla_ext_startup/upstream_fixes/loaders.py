@@ -1,9 +1,9 @@
 """Raise exceptions of torch_xla's loader threads in the loop over their batches.
 
-ParallelLoader, which MpDeviceLoader makes, reads and copies batches in threads of its own. Where
-one of them ended with an exception, the loop ended as if there were no more batches, or never.
-A second loop over the same MpDeviceLoader, such as an evaluation in the middle of an epoch, ended
-the first one in the same way.
+ParallelLoader, which MpDeviceLoader makes, reads and copies batches in its own threads. If one of
+them raised an exception, the loop ended as if there were no more batches, or hung. A second loop
+over the same MpDeviceLoader, such as an evaluation in the middle of an epoch, ended the first one
+in the same way.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def worker(_: Callable[..., None]) -> Callable[..., None]:
                     dqueue.queue.put(batch)
         except BaseException as error:
             _report(self, error)
-            # Otherwise the thread that reads would wait for room in this queue for ever.
+            # Otherwise the reading thread would wait for room in this queue for ever.
             self._done = True
             for queue in self._queues.values():
                 queue.cpu_loader_queue.close()

@@ -1,7 +1,8 @@
 """torch.load(…, map_location="xla"), as with "cuda".
 
 PyTorch restores storages, and tensors from them; tensors of the XLA device have no storage. So a
-storage for that device stays on the host, with a mark, and tensors that are made from it are moved.
+storage for that device is marked and stays on the host, and tensors that are made from it are
+moved.
 """
 
 from __future__ import annotations
@@ -42,5 +43,5 @@ def rebuild_tensor(original: Callable[..., torch.Tensor]) -> Callable[..., torch
 
 def register() -> None:
     """Make torch.load keep storages for XLA devices on the host."""
-    # Before those of PyTorch, which refuse what they do not know.
+    # Registered before PyTorch's functions, which refuse unknown devices.
     torch.serialization.register_package(5, lambda _storage: None, _restore)

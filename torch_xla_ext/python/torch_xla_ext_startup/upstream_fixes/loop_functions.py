@@ -1,7 +1,7 @@
 """Run the functions of torch_xla's loops once, on placeholders, and refuse unsupported ones.
 
-A loop's program holds its function once. So the function may not read a value on the host, and may
-not write to a tensor, since neither would happen again in each iteration.
+A loop's program contains its function once. So the function may neither read a value on the host
+nor write to a tensor: neither would happen in each iteration.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READS = {
 GRADIENT = torch.Tensor.grad.__get__
 # Of errors where the value of a placeholder is read.
 _NO_VALUE = ("has no value", "buffer != nullptr")
-# Normalizations, whose schemas do not say that they write to statistics, and their arguments.
+# Normalizations with their arguments; their schemas do not declare the writes to statistics.
 _OF_TORCH = ("input", "weight", "bias", "running_mean", "running_var", "training")
 _OF_MODULES = ("input", "running_mean", "running_var", "weight", "bias", "training")
 _NORMALIZATIONS = {
@@ -47,7 +47,7 @@ class Traced:
     Attributes:
         leaves: its flattened results.
         spec: their structure.
-        outer: the XLA tensors that it used and did not get as arguments.
+        outer: the XLA tensors that it used besides its arguments.
     """
 
     leaves: list[Any]
@@ -89,7 +89,7 @@ def traced(
     """Call a function of a loop with placeholders.
 
     Args:
-        loop: what errors call it, such as "scan: the function".
+        loop: its name in errors, such as "scan: the function".
         spec: the structure of the function's arguments, whose leaves are `inputs`.
 
     Raises:

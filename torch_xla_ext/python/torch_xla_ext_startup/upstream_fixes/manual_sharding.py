@@ -1,9 +1,9 @@
 """Gradients through regions of manual sharding.
 
-As in JAX's shard_map, a device's part of a gradient is that of its part of the tensor. Along an
-axis of the mesh that does not divide the tensor, each device has a copy: what comes out of a region
-is one of the copies, so that each copy's gradient is its share, and the gradient of what goes in is
-the sum of those of its copies.
+As in JAX's shard_map, a device's part of a gradient is the gradient of its part of the tensor.
+Along an axis of the mesh that does not divide the tensor, each device has a copy. A region's output
+is one of the copies, so each copy's gradient is an equal share. The gradient of a region's input is
+the sum of its copies' gradients.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def enable(original: Callable[..., XLAShardedTensor]) -> Callable[..., XLASharde
     def enabled(t: Tensor, partition_spec: Spec, *, mesh: Mesh | None = None) -> XLAShardedTensor:
         tensor = xla_sharding.unwrap_sharded_tensor(t)
         used = xla_sharding.get_global_mesh() if mesh is None else mesh
-        # A device's part has a size that the program relies on.
+        # The program relies on the size of a device's part.
         for dim, size, count in uneven_dimensions(tensor.shape, used, partition_spec):
             raise ValueError(
                 f"enable_manual_sharding: dimension {dim} of {size} cannot be divided among "

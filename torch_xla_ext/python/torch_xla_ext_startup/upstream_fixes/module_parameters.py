@@ -1,9 +1,9 @@
 """Keep a module's parameters when it moves to an XLA device, or from one.
 
 PyTorch moves a module from CPU to CUDA by giving its parameters other data. XLA tensors have
-another implementation, so PyTorch gives the module new parameters instead: weights that two layers
-shared were two weights from then on, and were trained apart; an optimizer that had been made before
-changed parameters that no module had any more. Here the parameters stay the same objects.
+another implementation, so PyTorch gives the module new parameters instead. Tied weights became
+separate weights, and an earlier optimizer updated parameters that no module used any more. Here the
+parameters stay the same objects.
 """
 
 from __future__ import annotations

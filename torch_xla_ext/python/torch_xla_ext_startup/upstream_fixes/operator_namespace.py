@@ -1,7 +1,7 @@
 """Operators of modules that ``import torch_xla`` does not import.
 
 They are ``torch.ops.xla_gpu``, of torch_xla_ext, and ``torch.ops.quantized_decomposed``, whose
-module upstream's import takes along.
+module upstream's `import torch_xla` imports.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _Namespace = torch._ops._OpNamespace
 
 
 class _Operators(_Namespace):
-    """A namespace, until an operator is asked for that only the module defines."""
+    """A namespace before the first use of an operator that only the module defines."""
 
     def __init__(self, name: str, define: Callable[[], None]) -> None:
         super().__init__(name)

@@ -1,13 +1,13 @@
 """Replacements of PyTorch's functions by torch_xla, for tensors of all devices.
 
-torch.nn.GRU becomes a loop that XLA compiles once for all steps. It accepts XLA tensors only, no
-packed sequences, and no tracing by Dynamo: everything else is PyTorch's layer here.
+torch.nn.GRU becomes a loop that XLA compiles once for all steps. It supports neither other tensors,
+packed sequences nor Dynamo; for these PyTorch's layer runs.
 
 torch.nn.utils.clip_grad_norm_ becomes a copy of an older version of PyTorch's, which refuses
-foreach=True. It is PyTorch's again.
+foreach=True. PyTorch's function is restored.
 
-torch.norm refuses a dtype unless it is told which norm: PyTorch's Python code does not know XLA
-tensors. The one that it computes by default is norm 2 of all elements.
+torch.norm refuses a dtype without `p`, because PyTorch's Python code does not know XLA tensors. The
+default is the 2-norm of all elements.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """torch.manual_seed and torch.seed set the seeds of XLA's devices, too.
 
-Both call this function of PyTorch for the devices that are not its own. A process that has no
-client yet gets none for it: the devices begin with the seed when there is one.
+Both call `_seed_custom_device` for devices outside of PyTorch. In a process without a client, none
+is created: the devices begin with the seed later.
 
 torch.random.fork_rng takes the device type "xla", and by default forks XLA's generators, too.
 """

@@ -2,7 +2,7 @@
 
 Importing torch_xla calls logging.basicConfig(), and so does a warning of torch_xla.runtime, which
 goes to the root logger. After that, the program's own logging.basicConfig(level=logging.INFO) would
-do nothing, because it does nothing if there is a handler.
+have no effect.
 """
 
 from __future__ import annotations

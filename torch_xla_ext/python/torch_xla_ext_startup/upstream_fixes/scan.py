@@ -220,7 +220,7 @@ class _Scan(torch.autograd.Function):
             are_none[:] = [gradient is None for gradient in of_row]
             return following, [gradient for gradient in of_row if gradient is not None]
 
-        # The last one says how many iterations there are, if there is nothing else.
+        # The last one gives the number of iterations if nothing else does.
         rows = [*results, *activations, torch.zeros(ctx.length, device=device)]
         first = [*carried, *(torch.zeros_like(value) for value in outer)]
         with loop_functions.on_device_alone("scan: the gradient of the function"):

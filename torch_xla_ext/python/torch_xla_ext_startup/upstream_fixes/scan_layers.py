@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch.utils import _pytree as pytree
 
-# By the first layer: for each set of layers and sizes of inputs, in what a layer differs.
+# By the first layer: for each set of layers and sizes of inputs, how a layer differs.
 _differences: weakref.WeakKeyDictionary[torch.nn.Module, dict[object, str | None]] = (
     weakref.WeakKeyDictionary()
 )

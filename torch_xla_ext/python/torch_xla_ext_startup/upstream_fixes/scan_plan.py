@@ -52,9 +52,9 @@ class Plan:
     """The graphs of a function, and the meaning of their inputs and outputs.
 
     Attributes:
-        outer: the tensors of outside that the function uses.
+        outer: the outer tensors that the function uses.
         graph: of the forward pass.
-        has_gradient: for each carried value and each result that is no None.
+        has_gradient: for each carried value and each result that is not None.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Plan:
         (carried, self._carry_spec), (row_values, rows_spec) = carry, rows
         self.num_carried = len(carried)
         self._dtypes = [value.dtype for value in (*carried, *row_values)]
-        # Gradients flow through what is carried even if its first values have none.
+        # Gradients flow through carried values even if the first ones have none.
         inputs = [
             *(_like(v, v.shape, differentiable and _is_differentiable(v)) for v in carried),
             *(_like(v, v.shape, differentiable and v.requires_grad) for v in outer),
@@ -92,7 +92,7 @@ class Plan:
                 if value._version != version:
                     is_outer = len(carried) <= number < len(carried) + len(outer)
                     _refuse_write(value, "a tensor of outside," if is_outer else "its argument")
-            # AOTAutograd makes no part of the graph of results that are arguments, or their views.
+            # AOTAutograd leaves results that are arguments, or views of them, out of the graph.
             return [value.clone() for value in self._flat_results(results, carry_in)]
 
         from functorch.compile import aot_function
@@ -207,8 +207,8 @@ class Plan:
         """Return the gradients of carried values, with the sums of those of `outer`; and of rows.
 
         Args:
-            outer: the tensors of outside that the function used.
-            carried: what this returned for the iteration after.
+            outer: the outer tensors that the function used.
+            carried: the result of this function for the next iteration.
             row: the gradients of the results that have one, and the activations of `alias_input`.
         """
         gradients, sums = list(carried[: self.num_carried]), carried[self.num_carried :]
@@ -245,7 +245,7 @@ class _Tracing(TorchFunctionMode):
     """A trace that gives the function traced arguments in place of outer tensors.
 
     Attributes:
-        found: other tensors of outside. The function gets others of their sizes.
+        found: further outer tensors. The function gets placeholders of their sizes.
     """
 
     def __init__(

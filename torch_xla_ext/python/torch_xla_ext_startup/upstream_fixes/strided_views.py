@@ -1,7 +1,7 @@
 """Tensor.contiguous() of a view copies where PyTorch copies.
 
-PyTorch's method returns a tensor that says it is contiguous, as each XLA tensor does, without
-asking its operator. csrc/aten_overrides/strides.h has an operator that knows what is a view.
+PyTorch's method returns a tensor that reports to be contiguous, as each XLA tensor does, without
+calling its operator. csrc/aten_overrides/strides.h has an operator that recognizes views.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The replaced functions of PyTorch, torch_xla and Triton.
 
-A row says what is replaced, by which function, and why. To add one, write a function that takes the
+A row has a function, its replacement and the reason. To add one, write a function that takes the
 original and returns the replacement, name it here, and name the file of the test that fails without
-it. torch_xla_huggingface.upstream_fixes has a table of its own. tests/upstream_fixes checks that
-each row replaces what it names, and can be taken back.
+it. torch_xla_huggingface.upstream_fixes has a separate table. tests/upstream_fixes checks that each
+row replaces the functions that it names, and can be reverted.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ FIXES = (
             "torch.utils.checkpoint:_infer_device_type": (
                 f"{_HERE}.activation_checkpoint:infer_device_type"
             ),
-            # What torch._disable_dynamo calls instead of the function that it wraps.
+            # torch._disable_dynamo calls this instead of the function that it wraps.
             "torch.utils.checkpoint:checkpoint.__wrapped__.__dynamo_disable": (
                 f"{_HERE}.activation_checkpoint:checkpoint"
             ),

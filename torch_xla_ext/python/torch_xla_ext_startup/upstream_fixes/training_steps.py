@@ -1,9 +1,9 @@
 """Training loops that never call torch_xla.sync(): an optimizer's step ends a step.
 
-Nothing runs before something is read. A loop that prints the loss in every hundredth step would
-compile a program of a hundred steps first. So if an optimizer makes its second step while what the
-first one computes is pending, its steps compute all that is pending from then on, unless the
-program calls torch_xla.sync() itself.
+Nothing runs before a value is read. A loop that prints the loss in every hundredth step would
+compile a program of a hundred steps. So if an optimizer makes its second step while the first one's
+results are pending, its steps from then on compute all pending values, unless the program calls
+torch_xla.sync() itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def step_marker(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def register() -> None:
-    """Make each optimizer's step end a step, where nothing else does."""
+    """Make each optimizer's step end a step if nothing else does."""
     register_optimizer_step_pre_hook(_before)
     register_optimizer_step_post_hook(_after)
 

@@ -17,7 +17,7 @@ from torch_xla import runtime
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 from torch_xla.distributed.spmd.xla_sharding import Mesh, ShardingSpec
 
-# As of mark_sharding: for each dimension the axes of the mesh that divide it.
+# As in mark_sharding: for each dimension the axes of the mesh that divide it.
 Spec = tuple[object, ...]
 Tensor = torch.Tensor | XLAShardedTensor
 
@@ -29,7 +29,7 @@ def mark_sharding(original: Callable[..., XLAShardedTensor]) -> Callable[..., XL
 
     @functools.wraps(original)
     def mark(t: Tensor, mesh: Mesh, partition_spec: Spec) -> XLAShardedTensor:
-        if len(t.shape) == len(partition_spec):  # else the original says what is wrong
+        if len(t.shape) == len(partition_spec):  # else the original raises an error
             partition_spec = even_spec(original.__name__, t.shape, mesh, partition_spec)
         return original(t, mesh, partition_spec)
 

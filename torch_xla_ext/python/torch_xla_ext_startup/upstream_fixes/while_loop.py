@@ -1,7 +1,7 @@
 """torch_xla's while_loop, whose program carries its values in their own order.
 
-torch_xla takes the parameters of a traced computation in the order in which its operations first
-use them for the values that the loop carries. Constants and tensors of outside are parameters, too.
+torch_xla assumes that a traced computation's parameters are the carried values in order. But they
+are in the order of their first use, and include constants and outer tensors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _while_loop(
 ) -> object:
     """Run ``while cond_fn(*carried): carried = body_fn(*carried)`` on the device.
 
-    Both functions get `additional_inputs`, too, after what is carried. A number is carried as a
+    Both functions also get `additional_inputs`, after the carried values. A number is carried as a
     tensor.
     """
     leaves, spec = pytree.tree_flatten(tuple(carried_inputs))
@@ -104,7 +104,7 @@ class _Computation:
     """A traced function of the loop as a computation of XLA.
 
     Attributes:
-        hoisted: the constants and the tensors of outside that it uses, after `lower`.
+        hoisted: the constants and outer tensors that it uses, after `lower`.
         seeds: the random seeds among them, by their numbers.
     """
 
@@ -205,7 +205,7 @@ def _next_seed(seed: _Op) -> _Op:
 def _without_gradient(
     results: list[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Return a backward() through results that depend on tensors with gradients raises an error."""
+    """Return the results; a backward() through them raises an error if gradients are required."""
     if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in inputs):
         return results
     differentiable = [one for one in results if one.is_floating_point() or one.is_complex()]

@@ -42,8 +42,8 @@ def bind(
     Args:
         where: prefix of error messages.
         parameters: None if they are not known.
-        outputs: by the parameters' names or positions; or in the order of the kernel's pointers to
-            what is not const, without those that `aliases` names.
+        outputs: by the parameters' names or positions; or in the order of the kernel's non-const
+            pointers, without those that `aliases` names.
         aliases: names of parameters, or positions among the arguments.
 
     Raises:
@@ -92,7 +92,7 @@ def bind(
 def check(
     where: str, parameters: Sequence[Parameter], args: Sequence[object], binding: Binding
 ) -> None:
-    """Check that the parameters accept what they get.
+    """Check that the parameters accept their arguments.
 
     Raises:
         TypeError, ValueError: one does not.
@@ -166,9 +166,9 @@ def _found(
     pointers = ", ".join(label(parameters, i) for i in written) or "none"
     number = "no" if not choices else "more than one"
     raise TypeError(
-        f"{where}: there is {number} way to place {len(types)} outputs among the kernel's pointers "
-        f"to what is not const ({pointers}), of {_listed(parameters)}; declare what the kernel "
-        "only reads as const, or name the outputs: outputs={'out': x}"
+        f"{where}: there is {number} way to bind {len(types)} outputs to the kernel's non-const "
+        f"pointers ({pointers}), of {_listed(parameters)}; declare pointers that the kernel only "
+        "reads as const, or name the outputs: outputs={'out': x}"
     )
 
 

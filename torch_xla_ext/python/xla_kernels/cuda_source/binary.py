@@ -36,7 +36,7 @@ def read(module: bytes) -> Binary:
     """Read a module.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a cubin, a fatbin or PTX.
     """
     if module[:4] == b"\x7fELF":
         try:

@@ -74,8 +74,7 @@ def compile_instance(source: Source, architecture: str) -> Instance:
 
     Raises:
         nvrtc.CompilationError: with the compiler's text.
-        ValueError: the architecture is none.
-        nvrtc.MissingError: there is no NVRTC.
+        ValueError: the architecture is malformed or unknown. nvrtc.MissingError: there is no NVRTC.
     """
     match = ARCHITECTURE.fullmatch(architecture)
     if match is None:

@@ -34,7 +34,7 @@ class Configuration(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether a call needs no ``kernel[grid, block]``."""
+        """True if a call needs no ``kernel[grid, block]``."""
         return self.grid is not None and self.block is not None
 
     @property

@@ -107,17 +107,17 @@ class Parameter:
 
     @property
     def takes_values(self) -> bool:
-        """Whether it takes values other than arrays and None."""
+        """True if it takes values other than arrays and None."""
         return not self.is_pointer
 
     @property
     def is_written(self) -> bool:
-        """Whether the kernel may write through it."""
+        """True if the kernel may write through it."""
         return self.is_pointer and not self.type.removesuffix("*").rstrip().endswith("const")
 
     @property
     def declares_writes(self) -> bool:
-        """Whether its declaration says that the kernel writes through it."""
+        """True if its declaration states that the kernel writes through it."""
         return self.is_written
 
     @property

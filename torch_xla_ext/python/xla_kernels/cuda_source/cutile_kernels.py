@@ -61,7 +61,7 @@ class _TileCode(PythonCode):
                 return ScalarConstraint(dtype)
         raise TypeError(
             f"{self.library}: {name} is of type {type(value).__name__}; pass an XLA tensor, a "
-            "number, or for ct.Constant what it takes"
+            "number, or a constant for ct.Constant"
         )
 
     def _array(self, name: str, annotation: object, array: ArrayType) -> Type:
@@ -116,7 +116,9 @@ class _TileCode(PythonCode):
             try:
                 return launches.value(struct.pack(_FORMATS[dtype.name], value))
             except struct.error as error:
-                raise TypeError(f"{self.library}: {value!r} is no {dtype.name}: {error}") from None
+                raise TypeError(
+                    f"{self.library}: {value!r} is not of type {dtype.name}: {error}"
+                ) from None
 
         array = argument.value
         if isinstance(array, ArrayType):

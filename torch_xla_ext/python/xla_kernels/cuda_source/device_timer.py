@@ -44,8 +44,8 @@ class Timer:
     """Time launches with the same arrays. `timer` makes it.
 
     The arrays are in the timer's own memory: floats are random, other numbers are 0. Launches use
-    several copies in turn, so that operands are read from the device's memory, as in a program, and
-    not from its cache.
+    several copies in rotation, so that operands are read from the device's memory, as in a program,
+    and not from its cache.
     """
 
     def __init__(self, stream: int, copies: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:

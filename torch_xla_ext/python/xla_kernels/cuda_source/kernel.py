@@ -79,9 +79,9 @@ def cuda_kernel(
             ``"(x: T[n]) -> (out: T[n]) where T: F32 | F16"``. A result without a dtype,
             ``-> (cache)``, is written to that operand's buffer.
         parameters: with a signature, the other arguments of a call: ``"eps: f32, causal: bool"``.
-        arguments: with a signature, what the kernel's parameters get, in their order, as a list or
-            as words: names of operands, results, parameters and sizes, ``x.size`` for a number of
-            elements, and ``none`` for a null pointer. By default the parameters' own names.
+        arguments: with a signature, the arguments of the kernel's parameters, in order, as a list
+            or as words: names of operands, results, parameters and sizes, ``x.size`` for a number
+            of elements, and ``none`` for a null pointer. By default the parameters' own names.
         grid, block: one to three numbers of blocks and of threads, or a function that computes
             them from a dict of the arguments: numbers, sizes, and ArrayType for tensors.
         shared_bytes: the dynamic shared memory of a block, or such a function.
@@ -89,14 +89,14 @@ def cuda_kernel(
         cooperative: whether blocks may synchronize with each other (grid.sync()).
         dependent: whether it may start before the kernel before it ends (programmatic dependent
             launch); the kernel then has to wait for it.
-        configs: with a signature, what to choose from for each set of shapes, on the GPU, as
-            triton.autotune does: dicts of the same names, ``[{"TILE": 64}, {"TILE": 128}]``. A
-            value is what the name's field ``{TILE}`` stands for, or without one a macro of the
-            source, and ``call["TILE"]`` in functions of grid, block and shared_bytes. Each is timed
-            when a call is first traced, on arrays of its own; the choice is kept on disk beside the
-            compiled kernels.
+        configs: with a signature, configurations from which the fastest is chosen for each set of
+            shapes on the GPU, as by triton.autotune: dicts of the same names, ``[{"TILE": 64},
+            {"TILE": 128}]``. A value replaces the name's field ``{TILE}``, or without one defines a
+            macro of the source, and is ``call["TILE"]`` in functions of grid, block and
+            shared_bytes. Each is timed when a call is first traced, on arrays of its own; the
+            choice is kept on disk beside the compiled kernels.
         reference: on the CPU, computes the results in place of the kernel. It gets the arguments of
-            the call and returns what the call does: a tensor, or several.
+            the call and returns its results: a tensor, or several.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -116,7 +116,9 @@ def cuda_kernel(
                 f"cuda_kernel {kernel.name!r}: name, options and include_dirs are for source text"
             )
         if block is not None and "block" in kernel.fixed:
-            raise TypeError(f"cuda_kernel {kernel.name!r}: its compiler decides on the block")
+            raise TypeError(
+                f"cuda_kernel {kernel.name!r}: its compiler chooses the block; leave it out"
+            )
         name, code = kernel.name, kernel.code
         configuration |= kernel.fixed
     return CudaKernel(
@@ -254,7 +256,7 @@ class CudaKernel:
 
         Raises:
             CompilationError: with the compiler's text.
-            TypeError, ValueError: what a call would raise.
+            TypeError, ValueError: as a call would raise.
             ImportError: NVRTC is missing.
         """
         if isinstance(architectures, str):
@@ -336,12 +338,12 @@ class CudaKernel:
             """Call the kernel, as part of the XLA program.
 
             Args:
-                args: what the kernel's parameters get, in their order without the outputs: XLA
+                args: the arguments of the kernel's parameters, in order without the outputs: XLA
                     tensors, at least one, for pointers (None for a null pointer), numbers, and
                     bytes for structs. The kernel gets row-major tensors.
                 outputs: descriptions of the results, each a tensor or (shape, dtype): for the
-                    kernel's pointers to what is not const, in their order, or by the parameters'
-                    names. The kernel gets them uninitialized.
+                    kernel's non-const pointers, in order, or by the parameters' names. The kernel
+                    gets them uninitialized.
                 aliases: the arguments to whose tensors the kernel writes, by the parameters' names
                     or by position. XLA copies a tensor that is also used elsewhere.
                 has_side_effect: as of `custom_call`.

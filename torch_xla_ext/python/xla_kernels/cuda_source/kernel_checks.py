@@ -108,5 +108,5 @@ def _check_made_up(
         except (TypeError, ValueError) as error:
             first = first or type(error)(f"{error}; checked as for {example}")
     raise first or ValueError(
-        f"{variants.where}: no made-up sizes fit the signature; pass a call's arguments to check"
+        f"{variants.where}: no generated sizes fit the signature; pass a call's arguments to check"
     )

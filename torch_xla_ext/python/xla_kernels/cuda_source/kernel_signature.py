@@ -264,7 +264,7 @@ class Signature:
             declared = next(each for each in self.schema.arguments if each.name == stride[1])
             return Argument(declared.strides(array.shape)[dim] if array is not None else 0)
         if word not in bound.values:
-            raise ValueError(f"{where}: the size {word} does not follow from what is given")
+            raise ValueError(f"{where}: the size {word} does not follow from the arguments")
         value = bound.values[word]
         # Kernels that are compiled for their arguments' types are compiled for the declared types.
         types = [p.type for p in self.schema.parameters if p.name == word and value is not None]

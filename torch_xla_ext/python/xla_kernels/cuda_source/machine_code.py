@@ -74,7 +74,7 @@ class Code(Protocol):
         """Return the parameters if they are known without a compiler, else None."""
 
     def parameters(self, name: str, target: For) -> tuple[Parameter, ...] | None:
-        """Return the parameters of the kernel of this name expression, to place arguments.
+        """Return the parameters of the kernel of this name expression, to bind arguments.
 
         None if they are not known, which only happens without a GPU.
         """
@@ -291,7 +291,7 @@ def load(path: Path, name: str | None, prototype: str | None) -> tuple[str, Save
         The kernel's name, and the code.
 
     Raises:
-        ValueError: the file is none of these, or has no such kernel.
+        ValueError: the file has another format, or lacks the kernel.
     """
     content = path.read_bytes()
     declared = cpp_types.parse_prototype(prototype) if prototype is not None else None

@@ -79,7 +79,7 @@ class Nvrtc:
 
         Args:
             source: the text.
-            file: what messages call it.
+            file: its name in messages.
             options: NVRTC's options, among them -arch.
             expressions: name expressions of the functions that are wanted.
             headers: texts of headers that are not files, by the names that include them.
@@ -189,7 +189,7 @@ def find(system: discovery.System | None = None) -> Nvrtc:
     """Return the library that the environment names, or else the one for the plugin's CUDA version.
 
     Raises:
-        MissingError: there is none. RuntimeError: the environment names what is none.
+        MissingError: there is none. RuntimeError: the environment names a file that is not NVRTC.
     """
     system = system or discovery.System.current()
     with _lock:

@@ -28,7 +28,7 @@ class Request:
     """A checked call of a kernel with a signature, as far as its launch depends on it.
 
     Attributes:
-        target: what the kernel is compiled for.
+        target: the GPU or architecture that the kernel is compiled for.
         operands: None for one that is absent.
     """
 

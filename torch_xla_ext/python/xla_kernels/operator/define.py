@@ -82,9 +82,9 @@ def define_operator(
         results: for an untyped kernel that does not use kernel.h: returns the shape and dtype of
             each result.
         payload: for such a kernel: gets arguments of known sizes and returns the kernel's payload,
-            which must tell which operands are absent.
-        traits: what XLA has to know of the calls besides: that it runs the target itself, layouts
-            of results, results that get no tensor.
+            which must state which operands are absent.
+        traits: further properties of the calls: a target that XLA itself runs, layouts of results,
+            results that get no tensor.
         setup_context, backward, jvp: the derivatives, as in torch.autograd.Function. A missing one
             raises NotImplementedError when it is needed.
         vmap: the batching rule, as in torch.library.register_vmap. Before it is called, one example

@@ -23,7 +23,7 @@ _DATA_DIR_FLAG = "--xla_gpu_cuda_data_dir"
 # slices of one tensor ("A cycle is detected", with plugin 0.11.2).
 _SLICE_FUSION_FLAG = "--xla_gpu_enable_dynamic_slice_fusion"
 # Several processes divide the autotuning of a program among them, and each waits for the others'
-# results: forever, if their programs differ. Programs of torch_xla's processes may differ (one
+# results: for ever, if their programs differ. Programs of torch_xla's processes may differ (one
 # evaluates, or its rank is a constant), except under SPMD.
 _SHARED_AUTOTUNING_FLAG = "--xla_gpu_shard_autotuning"
 

@@ -120,7 +120,7 @@ class Argument:
 
     @property
     def in_place(self) -> bool:
-        """Whether it is a result in an operand's buffer."""
+        """True for a result in an operand's buffer."""
         return self.alias is not None
 
     def ranges(self, rank: int) -> list[tuple[Dim, int, int]]:
@@ -379,7 +379,7 @@ class Schema:
 
     @property
     def has_layouts(self) -> bool:
-        """Whether an operand or result is not row-major."""
+        """True if an operand or result is not row-major."""
         return any(argument.layout is not None for argument in self.arguments)
 
     def operand_layouts(self, operands: Sequence[object | None]) -> dict[int, tuple[int, ...]]:

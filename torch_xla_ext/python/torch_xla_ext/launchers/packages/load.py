@@ -35,7 +35,7 @@ def load_kernels(
     fakes: Mapping[str, Callable[..., object]] | None = None,
     sharding_rules: Mapping[str, Rule] | None = None,
 ) -> ModuleType | SimpleNamespace:
-    """Make kernels that others have built accept XLA tensors.
+    """Load prebuilt kernels, and make them accept XLA tensors.
 
     ::
 
@@ -56,12 +56,12 @@ def load_kernels(
       results. The library does not have their signatures; the folder's Python code is not run,
       because it takes no XLA tensors.
     - **A package** by its name: it is imported, and the operators that its import defines accept
-      XLA tensors. Those of one that is imported already need `names`.
+      XLA tensors. For a package that is imported already, pass `names`.
     - ``"flashinfer"``: operators ``torch.ops.flashinfer.<name>`` of FlashInfer's functions whose
       signatures are known here: norms, gated activations and rotary embeddings. FlashInfer compiles
       their library, if it has none for the GPU.
-    - ``"transformer_engine"``: all handlers of transformer_engine_jax, for `custom_call`. Shapes of
-      their results and workspaces are the caller's to give.
+    - ``"transformer_engine"``: all handlers of transformer_engine_jax, for `custom_call`. The
+      caller passes the shapes of their results and workspaces.
 
     Args:
         source: the folder's path, or a package's name.
@@ -137,7 +137,7 @@ def _flashinfer(names: Sequence[str] | None) -> SimpleNamespace:
     names = list(flashinfer.FUNCTIONS) if names is None else names
     if unknown := sorted(set(names) - set(flashinfer.FUNCTIONS)):
         raise ValueError(
-            f"load_kernels: the signature of FlashInfer's {unknown[0]} is not known here, but of "
+            f"load_kernels: the signature of FlashInfer's {unknown[0]} is not known; known are "
             f"{', '.join(flashinfer.FUNCTIONS)}; use register_kernel(…, abi='tvm-ffi')"
         )
     platform = registration.device_platform()
@@ -253,7 +253,7 @@ def _tvm_ffi(
     }
     if not functions:
         raise TypeError(
-            f"load_kernels: {build} is for TVM-FFI, whose functions do not tell the shapes of "
+            f"load_kernels: {build} is for TVM-FFI, whose functions do not declare the shapes of "
             f"their results; pass functions={{name: {{'signature': …}}}} of {', '.join(symbols)}"
         )
     operators = {}

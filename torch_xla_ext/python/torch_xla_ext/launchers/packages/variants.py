@@ -1,7 +1,7 @@
 """Choose the build, in the layout of Hugging Face's `kernels`, that fits this process.
 
 The layout is that of its "kernel requirements": ``build/<variant>/``, with Python code and a shared
-library, where the variant says what it was built for: ``torch28-cxx11-cu128-x86_64-linux``,
+library, where the variant names the framework and platform: ``torch28-cxx11-cu128-x86_64-linux``,
 ``torch-stable-abi28-cpu-x86_64-linux``, ``tvm-ffi01-cu128-x86_64-linux``, or ``torch-cuda`` and
 ``torch-universal`` for Python code alone.
 """
@@ -153,7 +153,7 @@ class Variant:
 
     @property
     def preference(self) -> tuple[object, ...]:
-        """Return a sort key, greater for the better of two that fit, in the order of `kernels`."""
+        """Return a sort key in the order of `kernels`, greatest for the best build."""
         order = ("python", "tvm-ffi", "torch", "torch-stable-abi").index(self.framework)
         return (
             order,

@@ -60,7 +60,7 @@ class OperatorOverload:
         self._sharding_rule: Rule = None
 
     def set_sharding_rule(self, rule: Rule) -> None:
-        """Set the sharding rule for calls that give none.
+        """Set the sharding rule of calls without one.
 
         Raises:
             ValueError: the operator has random results.
@@ -76,8 +76,8 @@ class OperatorOverload:
     def _check_not_random(self) -> None:
         if self._is_random:
             raise ValueError(
-                f"{self.overload.name()} has random results, which devices with the same part "
-                "would not have in common: it cannot have a sharding_rule"
+                f"{self.overload.name()} has random results, which would differ between "
+                "devices with the same part: it cannot have a sharding_rule"
             )
 
     @cached_property
@@ -92,7 +92,8 @@ class OperatorOverload:
             arguments = other._schema.arguments
             extra = [a for a in arguments if a.kwarg_only and support.is_written(a)]
             rest = [(a.name, str(a.type)) for a in arguments if not support.is_written(a)]
-            # An out= overload generated from the functional one copies its results, as we would.
+            # An out= overload generated from the functional one copies its results, as this class
+            # would.
             if (
                 rest == wanted
                 and [str(a.type) for a in extra] == ["Tensor"] * len(self.schema.returns)
@@ -194,9 +195,9 @@ class OperatorOverload:
             self._check_not_random()
         elif self._is_random and sharding.num_devices() > 1:
             raise NotImplementedError(
-                f"{self.overload.name()} has random results, of which each of "
-                f"{sharding.num_devices()} devices would draw its own; use an operator of "
-                "torch_xla's, whose random numbers all devices have in common"
+                f"{self.overload.name()} has random results, which would differ between the "
+                f"{sharding.num_devices()} devices; use an operator of torch_xla, whose random "
+                "numbers are the same on all devices"
             )
         metas = pytree.tree_map(_meta, list(values))
 
@@ -218,7 +219,7 @@ class OperatorOverload:
             "attributes": call.attributes,
             "api": "ffi",
             "aliases": call.aliases,
-            # XLA would make one of two equal calls.
+            # XLA would merge two equal calls.
             "has_side_effect": self._is_random,
             "sharding_rule": rule,
             "local": Local(arguments),

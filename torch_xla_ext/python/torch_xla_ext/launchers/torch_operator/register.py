@@ -15,8 +15,8 @@ from torch_xla_ext.operator import functionalization
 from torch_xla_ext.registry import registration
 
 _NAMESPACE = "torch_xla_ext"
-_TWINS = torch.library.Library(_NAMESPACE, "DEF")
-# By namespace; a Library takes its registrations back when it is freed.
+_FUNCTIONAL = torch.library.Library(_NAMESPACE, "DEF")
+# By namespace. Kept alive, because a Library undoes its registrations when it is freed.
 _libraries: dict[str, torch.library.Library] = {}
 _registered: set[str] = set()
 
@@ -93,7 +93,7 @@ def run_torch_operator(
         sharding_rule: as of `register_torch_operator`, whose rule it replaces for this call.
 
     Returns:
-        What the operator returns. Numbers are those of its fake function.
+        The operator's results. Numbers are those of its fake function.
 
     Raises:
         ValueError: there is no such operator.
@@ -183,7 +183,7 @@ def register_torch_operator(
     if isinstance(sharding_rule, str) and len(operators) > 1:
         names = ", ".join(operator.overload.name() for operator in operators)
         raise ValueError(
-            f"register_torch_operator({name!r}): one sharding_rule cannot be for all overloads, "
+            f"register_torch_operator({name!r}): one sharding_rule cannot fit all overloads, "
             f"{names}; name one of them, or give a function of the arguments"
         )
     for operator in operators:
@@ -202,12 +202,12 @@ def _register(operator: OperatorOverload) -> None:
         _libraries[namespace] = torch.library.Library(namespace, "FRAGMENT")
     library = _libraries[namespace]
     if not operator.is_pure:
-        twin = _define_twin(operator)
+        functional = _define_functional(operator)
         library.impl(
-            overload, _in_place(operator, twin, functionalization.replace), "Functionalize"
+            overload, _in_place(operator, functional, functionalization.replace), "Functionalize"
         )
         # XLA_DISABLE_FUNCTIONALIZATION=1
-        library.impl(overload, _in_place(operator, twin, torch.Tensor.copy_), "XLA")
+        library.impl(overload, _in_place(operator, functional, torch.Tensor.copy_), "XLA")
     else:
 
         def on_xla(*args: object, **kwargs: object) -> object:
@@ -221,8 +221,8 @@ def _register(operator: OperatorOverload) -> None:
         library.impl(overload, _without_derivative(operator), "AutogradXLA")
 
 
-def _define_twin(operator: OperatorOverload) -> torch._ops.OpOverload:
-    """Define the twin that returns the new values of written arguments first."""
+def _define_functional(operator: OperatorOverload) -> torch._ops.OpOverload:
+    """Define the functional form, which returns the new values of written arguments first."""
     schema = operator.schema
     name = "__".join(filter(None, [*schema.name.split("::"), schema.overload_name]))
     # `Tensor(a!)`; and `Tensor!` is printed as `Tensor($0! -> )`, which cannot be read again.
@@ -232,14 +232,14 @@ def _define_twin(operator: OperatorOverload) -> torch._ops.OpOverload:
     returns += [str(r.type) for r in schema.returns if r.alias_info is None]
     returns = [re.sub(r"Optional\[(.*)\]", r"\1?", text) for text in returns]
     returns = [re.sub(r"List\[(.*)\]", r"\1[]", text) for text in returns]
-    _TWINS.define(
+    _FUNCTIONAL.define(
         f"{name}({arguments}) -> ({', '.join(returns)})",
         tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
     )
-    twin = getattr(getattr(torch.ops, _NAMESPACE), name).default
+    functional = getattr(getattr(torch.ops, _NAMESPACE), name).default
 
     def packed(values: Sequence[object], new: Sequence[torch.Tensor], rest: Sequence) -> object:
-        """Declare what the twin returns: new values, in the form of the arguments, and results."""
+        """Arrange new values, in the form of the arguments, and results as the schema declares."""
         following = iter(new)
         forms = [v for v, written in zip(values, operator.written, strict=True) if written]
         forms = [pytree.tree_map_only(torch.Tensor, lambda _: next(following), f) for f in forms]
@@ -264,15 +264,15 @@ def _define_twin(operator: OperatorOverload) -> torch._ops.OpOverload:
         rest = operator.invoke(copies)
         return packed(values, operator.written_tensors(copies), rest)
 
-    _TWINS.impl(twin, on_xla, "XLA")
-    _TWINS.impl(twin, elsewhere, "CompositeExplicitAutograd")
-    torch.library.register_fake(twin.name(), elsewhere, lib=_TWINS)
-    return twin
+    _FUNCTIONAL.impl(functional, on_xla, "XLA")
+    _FUNCTIONAL.impl(functional, elsewhere, "CompositeExplicitAutograd")
+    torch.library.register_fake(functional.name(), elsewhere, lib=_FUNCTIONAL)
+    return functional
 
 
 def _in_place(
     operator: OperatorOverload,
-    twin: torch._ops.OpOverload,
+    functional: torch._ops.OpOverload,
     replace: Callable[[torch.Tensor, torch.Tensor], object],
 ) -> Callable[..., object]:
     def kernel(*args: object, **kwargs: object) -> object:
@@ -280,8 +280,8 @@ def _in_place(
         split = sum(not argument.kwarg_only for argument in operator.arguments)
         names = [argument.name for argument in operator.arguments]
         keywords = dict(zip(names[split:], values[split:], strict=True))
-        results = twin(*values[:split], **keywords)
-        if len(twin._schema.returns) == 1:
+        results = functional(*values[:split], **keywords)
+        if len(functional._schema.returns) == 1:
             results = (results,)
         count = sum(operator.written)
         tensors = operator.written_tensors(values)

@@ -87,7 +87,7 @@ def bind(
 
     Args:
         parameters: names and defaults, inspect.Parameter.empty without.
-        chosen: what an autotuned kernel's configuration gives.
+        chosen: the values of an autotuned kernel's configuration.
     """
     types = {
         key: ArrayType.of(value.base if descriptors.is_descriptor(value) else value)
@@ -132,7 +132,7 @@ def meta(type_: ArrayType) -> torch.Tensor:
 def bind_partly(
     parameters: Mapping[str, object], given: Given, chosen: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the arguments that are passed to a heuristic: all that are known before it."""
+    """Return the arguments that are passed to a heuristic: all that precede it."""
     defaults = {k: v for k, v in parameters.items() if v is not inspect.Parameter.empty}
     return defaults | given.values | dict(chosen) | given.outputs
 

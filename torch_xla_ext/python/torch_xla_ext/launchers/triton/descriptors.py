@@ -1,7 +1,7 @@
 """Triton's host tensor descriptors as arguments of compiled kernels.
 
-XLA decides on a tensor's address when a program runs. So a traced launch has the descriptor's
-parameters, from which csrc/launchers/tensor_map.h makes the tensor map at that time.
+XLA chooses a tensor's address when a program runs. So a traced launch has the descriptor's
+parameters, from which csrc/launchers/tensor_map.h encodes the tensor map at each launch.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from xla_kernels import launch as launches
 
-# What a compiled kernel gets for a descriptor: a tensor map with these properties, by Triton's
-# names. Or, of a kernel for GPUs without tensor maps, the base's address and numbers: {"flags": 2}
-# that many of FLAGS among them.
+# The form in which a compiled kernel gets a descriptor: a tensor map with these properties, by
+# Triton's names; or, for GPUs without tensor maps, the base's address and numbers, {"flags": 2} of
+# which are the first of FLAGS.
 Form = Mapping[str, object]
 
 # Triton's type names of descriptors begin with this.
@@ -85,7 +85,7 @@ def check(kernel: str, name: str, type_: str, descriptor: object, dtype: str | N
     """
     where = f"{kernel}: {name}"
     if not is_descriptor(descriptor):
-        raise TypeError(f"{where} was compiled as {type_}, but is no tensor descriptor")
+        raise TypeError(f"{where} was compiled as {type_}, but is not a tensor descriptor")
     given = f"{TYPE}{dtype}{list(descriptor.block_shape)}"
     if type_.rstrip(">") != given and not type_.startswith(given + ","):  # Gluon's has a layout
         raise TypeError(f"{where} was compiled as {type_}, but is {given}>")

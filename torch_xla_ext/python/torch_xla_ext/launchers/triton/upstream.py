@@ -1,4 +1,4 @@
-"""torch_xla.experimental.triton without jaxlib, and without two silent errors of upstream's.
+"""torch_xla.experimental.triton without jaxlib, and without two silent errors of upstream.
 
 Upstream's version launches every kernel with four warps, whatever it was compiled for, and passes a
 Python float as an fp64 where Triton compiled an fp32. A script that uses it runs here unchanged::
@@ -49,7 +49,7 @@ class Payload(bytes):
         The inputs and then the outputs are the kernel's tensors, in its order.
 
         Raises:
-            TypeError, ValueError: they are not those that the payload was made for.
+            TypeError, ValueError: the tensors differ from those that the payload was made for.
         """
         name = self.kernel.fn.__name__
         tensors = {k: v for k, v in self.values.items() if isinstance(v, torch.Tensor)}
@@ -113,9 +113,9 @@ def triton_call(
 
 
 def _register_jaxlibs_target() -> None:
-    """Register the target for payloads that were made with jaxlib, where its plugin is installed.
+    """Register the target for payloads that jaxlib made, if its plugin is installed.
 
-    Upstream's module does so; it takes jaxlib's from the plugin for the CUDA that it has.
+    Upstream's module does the same, for one CUDA version.
     """
     for plugin in ("jax_cuda13_plugin", "jax_cuda12_plugin"):
         try:
