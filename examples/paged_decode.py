@@ -17,8 +17,6 @@ some of the heads and some of the MLP's columns. mark_sharding shards them, and 
 (docs/distributed.md). On the CPU, N devices are simulated.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import functools

@@ -3,8 +3,6 @@
 Reads the work tree, not runfiles: a file that no target names is looked at as well.
 """
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -9,8 +9,6 @@ result are then looked up for the other supported Pythons too, and `NAME.lock` g
 each file that one of them would install. `# alone` after a requirement leaves out what it requires.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

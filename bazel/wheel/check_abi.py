@@ -16,8 +16,6 @@ The upstream binary's headers are not published: what abi/ declares is compared 
   `NAME size 4`: the variable has this size.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import mmap

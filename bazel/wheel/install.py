@@ -5,8 +5,6 @@ Its Python files are compiled, because tests start hundreds of processes that im
 install.py WHEEL_DIR TARGET
 """
 
-from __future__ import annotations
-
 import compileall
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """copy_outside_graphs on the CPU, or by PJRT_DEVICE=CUDA on GPUs; BUILD sets CPU_NUM_DEVICES."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

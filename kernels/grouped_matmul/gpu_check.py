@@ -11,8 +11,6 @@ and columns) where torch has them, in CUDA graphs, at the products of Qwen3-30B-
 bfloat16 and MXFP4 at those of gpt-oss-20b.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

@@ -4,8 +4,6 @@ Needs a GPU, any torch with CUDA, and PAGED_KERNELS, the library that Bazel buil
 //benchmarks:libpaged_kernels.so; and `pytest --noconftest`, since conftest.py asks for the wheel.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import random

@@ -10,8 +10,6 @@ Every library is checked and timed; the peers (torch's SDPA on a dense copy, a m
 are timed once, in the same run.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import statistics

@@ -1,7 +1,5 @@
 """F.embedding_bag, its gradients, and where it runs."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch_xla

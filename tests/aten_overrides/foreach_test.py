@@ -1,7 +1,5 @@
 """torch._foreach_… of lists of which some tensors are on the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

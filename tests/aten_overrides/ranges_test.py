@@ -1,7 +1,5 @@
 """arange, range, linspace and logspace: as many numbers as PyTorch makes, and the same ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -4,8 +4,6 @@ PyTorch adds up in float32. A program that adds up in 16 bits stops at 256 ones 
 overflows in float16.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """torch_xla_ext.parallel_compilation and the method `prepare` of captured steps."""
 
-from __future__ import annotations
-
 import threading
 import types
 from collections.abc import Callable

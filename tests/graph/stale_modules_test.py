@@ -1,7 +1,5 @@
 """Captured steps never use old values of modules that were changed after the capture."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

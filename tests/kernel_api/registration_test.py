@@ -1,7 +1,5 @@
 """Registration from Python: every way to name a function, and every error."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -1,7 +1,5 @@
 """The packer in Python against the kernels' parser in C++."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -1,7 +1,5 @@
 """Processes that wait for each other at their ends: torch_xla_ext.plugin.rendezvous on the CPU."""
 
-from __future__ import annotations
-
 import socket
 import tempfile
 import time

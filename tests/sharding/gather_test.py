@@ -1,7 +1,5 @@
 """Warnings about sharded operands that are gathered; BUILD sets CPU_NUM_DEVICES."""
 
-from __future__ import annotations
-
 import os
 import re
 import warnings

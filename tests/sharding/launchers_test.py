@@ -1,7 +1,5 @@
 """Sharding rules of PyTorch's operators, Triton's kernels, functions of TVM-FFI and cuda_kernel."""
 
-from __future__ import annotations
-
 import gc
 import math
 import os

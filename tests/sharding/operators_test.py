@@ -1,7 +1,5 @@
 """Operators with sharding rules on devices of which each has its part; BUILD says how many."""
 
-from __future__ import annotations
-
 import json
 import os
 import warnings

@@ -1,7 +1,5 @@
 """The programs that XLA compiles, after all its passes: import it before the first computation."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -4,8 +4,6 @@ These are CPU tensors with PJRT_DEVICE=CPU. With PJRT_DEVICE=CUDA and a torch wi
 tests run on CUDA tensors (docs/pjrt_shim.md).
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import os

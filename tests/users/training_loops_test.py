@@ -1,7 +1,5 @@
 """Training loops as people write them, lazily and captured, against the same loop on the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

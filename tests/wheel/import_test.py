@@ -1,7 +1,5 @@
 """The installed wheel imports and works where there is no GPU, no driver and no CUDA."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import re

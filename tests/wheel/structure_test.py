@@ -1,7 +1,5 @@
 """The wheel is what a wheel has to be, and says truly what it is."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import email

@@ -11,8 +11,6 @@ functions of a block stay transformers': what changes is what `one_hot`, `where`
 return there.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from types import FunctionType

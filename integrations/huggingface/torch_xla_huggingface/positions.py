@@ -5,8 +5,6 @@ the positions in each forward pass without a cache, such as the Trainer's, and s
 device; earlier versions always make a mask. But most models get no positions, and count from 0.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ transformers may be imported before torch_xla, and while that happens accelerate
 torch_xla.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import threading

@@ -4,8 +4,6 @@ The weights stay as vLLM loads them. Of several devices, each has a part of ever
 width, and there is one sum over the devices.
 """
 
-from __future__ import annotations
-
 import functools
 
 import torch

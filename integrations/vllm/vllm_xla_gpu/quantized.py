@@ -5,8 +5,6 @@ vLLM's own are calls of its CUDA operators. Here all kinds of checkpoint become 
 inputs. The product is fp8.linear; that of experts is in moe.py.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 

@@ -4,8 +4,6 @@ The engine schedules a step while the one before runs. If that is one of prompts
 comes in the meantime would wait for the end of both before its own first step.
 """
 
-from __future__ import annotations
-
 import collections
 import time
 from collections.abc import Callable

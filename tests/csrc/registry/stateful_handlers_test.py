@@ -1,7 +1,5 @@
 """FFI handlers with several stages and a state, as a user registers and calls them."""
 
-from __future__ import annotations
-
 import ast
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """Models of transformers in captured steps, with and without an attention mask."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 

@@ -12,8 +12,6 @@ Dynamo computes with small tensors when it is imported. That fails where a mode 
 `torch.device("meta")` or FakeTensorMode, in PyTorch itself, too: it is imported without modes.
 """
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import importlib

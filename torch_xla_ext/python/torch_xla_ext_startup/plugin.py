@@ -5,8 +5,6 @@ client is made. As torch_xla loads all plug-ins, this is also where torch_xla_ex
 run, on each machine.
 """
 
-from __future__ import annotations
-
 import os
 
 import torch_xla

@@ -8,8 +8,6 @@ No function is replaced by what a library has a public API for, and so has no ro
 are registered with torch.library, hooks of optimizers, packages of torch.serialization.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

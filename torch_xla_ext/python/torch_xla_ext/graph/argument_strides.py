@@ -5,8 +5,6 @@ has other strides in PyTorch. They decide whether its contiguous() and reshape()
 view that a write also changes. So a function is compiled once more for such arguments.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 

@@ -7,8 +7,6 @@ Only plain values are kept alive: objects are held by weak references, and lists
 are looked up again from the objects that hold them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import functools

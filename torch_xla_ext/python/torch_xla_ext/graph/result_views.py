@@ -6,8 +6,6 @@ tensor that they are views of, and the views are made anew. Where gradients are 
 does this itself.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Sequence
 

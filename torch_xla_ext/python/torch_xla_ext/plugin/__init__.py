@@ -3,8 +3,6 @@
 This module is public: integrations start and watch processes by it.
 """
 
-from __future__ import annotations
-
 import torch_xla
 
 from torch_xla_ext.plugin.rendezvous import connect

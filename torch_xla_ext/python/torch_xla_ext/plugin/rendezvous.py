@@ -8,8 +8,6 @@ the processes also wait for each other at exit: each records that it is done, an
 the others have ended.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import datetime

@@ -1,7 +1,5 @@
 """Handlers of an FFI target, and the types of their states."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """Registration of custom-call targets from shared libraries."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading

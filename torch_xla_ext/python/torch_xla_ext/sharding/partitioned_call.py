@@ -7,8 +7,6 @@ operands' (`_infer`), which from the one that a user of the results wants (`_pro
 each device is to call (`_divide`). The answers follow from the call's sharding rule.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ these functions are called when the call is traced, once for each part that the 
 of devices admit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 

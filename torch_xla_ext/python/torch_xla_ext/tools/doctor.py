@@ -1,7 +1,5 @@
 """``python -m torch_xla_ext doctor``: what is installed, what is missing, and a self-test."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import re

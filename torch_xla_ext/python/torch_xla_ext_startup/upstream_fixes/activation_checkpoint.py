@@ -13,8 +13,6 @@ be done on XLA, where the forward and the backward pass are one program:
   the same numbers in both, and others in the next step.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import weakref

@@ -5,8 +5,6 @@ JAX has no numbers of 64 bits here, does not see XLA tensors of a closure, and l
 to an argument. Such a function runs as it is, with a warning, and is traced at each call.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Callable

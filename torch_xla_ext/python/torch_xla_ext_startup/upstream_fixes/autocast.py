@@ -6,8 +6,6 @@ and what torch.compile traces asks that for XLA: ``autocast("xla")`` changed not
 Here each of them turns both switches. csrc/aten_overrides/autocast.h has the lists of operators.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable

@@ -6,8 +6,6 @@ gradients had its structure. 1, 1.0 and True were one key. And JAX's own cache t
 for something else, if something, such as an exception, keeps the method that it traces.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ tensors. These have no views: after ``y = torch.zeros_like(x)`` and ``y[:2] = 1`
 what the function does is functionalized, too.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

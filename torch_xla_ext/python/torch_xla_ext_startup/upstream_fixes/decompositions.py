@@ -6,8 +6,6 @@ step. Interpolation, whose gradients are among them, is in most models that segm
 A decomposition is made of operators that have gradients, so it needs no gradient of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence

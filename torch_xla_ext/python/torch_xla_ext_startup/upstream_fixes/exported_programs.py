@@ -1,7 +1,5 @@
 """Exported programs under SPMD: StableHLO names kernels, and does not run there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -5,8 +5,6 @@ them once more. What a function of XLA tensors computes, and what it writes to i
 same with and without the transform, whose purpose is what make_fx then records: that is refused.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

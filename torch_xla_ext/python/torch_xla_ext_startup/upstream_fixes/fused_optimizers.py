@@ -8,8 +8,6 @@ infinities are found there. Parameters of 16 bits are updated in float32, and ro
 PyTorch also refuses capturable=True together with foreach=True, for which XLA lacks nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """torch._grouped_mm, of which PyTorch has a kernel on CUDA only, by the wheel's kernels."""
 
-from __future__ import annotations
-
 import torch
 
 _LIBRARY = torch.library.Library("aten", "IMPL")

@@ -7,8 +7,6 @@ inference tensor", and so each model did.
 Tensors that are made inside are ordinary ones, also on the CPU: they may be used in autograd later.
 """
 
-from __future__ import annotations
-
 import torch
 
 

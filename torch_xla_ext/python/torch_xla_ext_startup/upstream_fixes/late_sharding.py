@@ -4,8 +4,6 @@ The first ended in a C++ stack. After the second, what a program had on its devi
 later were on different ones, for torch_xla, and the next program was a segmentation fault.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 from collections.abc import Callable

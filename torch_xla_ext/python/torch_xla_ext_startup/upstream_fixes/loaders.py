@@ -6,8 +6,6 @@ A second loop over the same MpDeviceLoader, such as an evaluation in the middle 
 the first one in the same way.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 

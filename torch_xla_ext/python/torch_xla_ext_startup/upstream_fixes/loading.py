@@ -4,8 +4,6 @@ PyTorch restores storages, and tensors from them; tensors of the XLA device have
 storage for that device stays on the host, with a mark, and tensors that are made from it are moved.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A loop's program holds its function once. So the function may not read a value o
 not write to a tensor, since neither would happen again in each iteration.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

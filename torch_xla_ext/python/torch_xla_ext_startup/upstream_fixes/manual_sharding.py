@@ -6,8 +6,6 @@ is one of the copies, so that each copy's gradient is its share, and the gradien
 the sum of those of its copies.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

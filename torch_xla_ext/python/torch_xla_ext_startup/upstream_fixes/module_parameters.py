@@ -6,8 +6,6 @@ shared were two weights from then on, and were trained apart; an optimizer that 
 changed parameters that no module had any more. Here the parameters stay the same objects.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import threading

@@ -10,8 +10,6 @@ torch.norm refuses a dtype unless it is told which norm: PyTorch's Python code d
 tensors. The one that it computes by default is norm 2 of all elements.
 """
 
-from __future__ import annotations
-
 import functools
 import types
 from collections.abc import Callable, Iterable

@@ -6,8 +6,6 @@ client yet gets none for it: the devices begin with the seed when there is one.
 torch.random.fork_rng takes the device type "xla", and by default forks XLA's generators, too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator

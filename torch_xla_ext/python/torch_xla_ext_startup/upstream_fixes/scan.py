@@ -8,8 +8,6 @@ AOTAutograd traces a graph of the function, as in torch_xla, whose own `_scan_im
 loop of it.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 from collections.abc import Callable, Sequence

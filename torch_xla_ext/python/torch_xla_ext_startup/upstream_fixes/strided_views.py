@@ -4,8 +4,6 @@ PyTorch's method returns a tensor that says it is contiguous, as each XLA tensor
 asking its operator. csrc/aten_overrides/strides.h has an operator that knows what is a view.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -6,8 +6,6 @@ it. torch_xla_huggingface.upstream_fixes has a table of its own. tests/upstream_
 each row replaces what it names, and can be taken back.
 """
 
-from __future__ import annotations
-
 from torch_xla_ext_startup.replacement import Fix
 
 _HERE = "torch_xla_ext_startup.upstream_fixes"

@@ -6,8 +6,6 @@ first one computes is pending, its steps compute all that is pending from then o
 program calls torch_xla.sync() itself.
 """
 
-from __future__ import annotations
-
 import functools
 import weakref
 from collections.abc import Callable

@@ -4,8 +4,6 @@ torch_xla takes the parameters of a traced computation in the order in which its
 use them for the values that the loop carries. Constants and tensors of outside are parameters, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

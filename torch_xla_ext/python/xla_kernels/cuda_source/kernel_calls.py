@@ -1,7 +1,5 @@
 """Calls of a CUDA kernel: their checks, the value of each parameter, and the reference."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 

@@ -3,8 +3,6 @@
 include/torch_xla_ext/untyped_payload.h documents the format and has the kernels' parser.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ XLA decides on a tensor's address when a program runs. So a traced launch has th
 parameters, from which csrc/launchers/tensor_map.h makes the tensor map at that time.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import struct
