@@ -26,8 +26,7 @@ INFINITY = float("inf")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def xla_client() -> None:
-    torch_xla.device()
+def installed() -> None:
     scaled_dot_product.install()
 
 

@@ -26,12 +26,6 @@ from torch_xla_ext import ops
 Function = Callable[..., torch.Tensor]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def xla_client() -> None:
-    """torch's autograd engine counts the devices once, at the first backward() of the process."""
-    torch_xla.device()
-
-
 def assert_same(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual.cpu(), expected.cpu(), rtol=1e-4, atol=1e-4)
 

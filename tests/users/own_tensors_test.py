@@ -24,8 +24,6 @@ DEVICE = "cuda" if os.environ.get("PJRT_DEVICE") == "CUDA" else "cpu"
 pytestmark = pytest.mark.skipif(
     DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a torch with CUDA"
 )
-# Of a CPU tensor that is written to, XLA:CPU's result is copied.
-WRITES_IN_PLACE = DEVICE == "cuda"
 
 
 @pytest.fixture(autouse=True)
