@@ -422,10 +422,7 @@ def parse_arguments() -> argparse.Namespace:
         help="which operators and cache to use",
     )
     parser.add_argument(
-        "--dtype",
-        choices=["float16", "bfloat16"],
-        default="float16",
-        help="of the cache",
+        "--dtype", choices=["float16", "bfloat16"], default="float16", help="of the cache"
     )
     parser.add_argument("--way", choices=WAYS, default="captured", help="how a decode step is run")
     parser.add_argument(

@@ -21,10 +21,7 @@ def main() -> None:
     subprocess.run([*pip, "install", *options, str(wheel)], check=True)
     # The path that tracebacks show is set when a file is imported.
     compiled = compileall.compile_dir(
-        target,
-        quiet=1,
-        stripdir=target,
-        invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
+        target, quiet=1, stripdir=target, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH
     )
     if not compiled:
         sys.exit("a Python file of the wheel cannot be compiled")

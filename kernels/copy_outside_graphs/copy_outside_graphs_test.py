@@ -17,14 +17,7 @@ from torch_xla_ext.ops import copy_outside_graphs
 
 os.environ.setdefault("CPU_NUM_DEVICES", "2")  # before the first device is made
 
-DTYPES = [
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.int32,
-    torch.int64,
-]
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

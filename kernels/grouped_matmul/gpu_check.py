@@ -272,9 +272,7 @@ def time_scaled(library: KernelLibrary, kind: str) -> None:
             ends = [sizes.cumsum(0).int() for sizes in all_sizes]
             calls = [
                 library.bind(
-                    "XlaGpuScaledGroupedLinear",
-                    arrays | {"ranges": torch.stack([e - s, e], 1)},
-                    {},
+                    "XlaGpuScaledGroupedLinear", arrays | {"ranges": torch.stack([e - s, e], 1)}, {}
                 )
                 for e, s in zip(ends, all_sizes, strict=True)
             ]

@@ -210,9 +210,7 @@ def check_refusals(kernel: Kernel) -> list[str]:
     expect("num_q_heads", q=batch.q[:, :31].contiguous())
     expect("dtype", q=batch.q.half())
     expect(
-        "head_dim",
-        q=batch.q[..., :72].contiguous(),
-        kv_pages=batch.kv_pages[..., :72].contiguous(),
+        "head_dim", q=batch.q[..., :72].contiguous(), kv_pages=batch.kv_pages[..., :72].contiguous()
     )
     return faults
 

@@ -113,10 +113,7 @@ MODULES = {
     ),
     "class of a module": (Scaling, set_class),
     "attribute of a module": (Scaling, lambda m: setattr(m, "scale", 7.0)),
-    "parameter of a module": (
-        Scaling,
-        lambda m: setattr(m, "weight", nn.Parameter(device(7.0))),
-    ),
+    "parameter of a module": (Scaling, lambda m: setattr(m, "weight", nn.Parameter(device(7.0)))),
     "buffer that hides nothing": (linear, lambda m: m.register_buffer("other", device(1.0))),
     "submodule": (
         lambda: nn.Sequential(linear(), linear()),

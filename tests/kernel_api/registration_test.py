@@ -152,7 +152,7 @@ WRONG: dict[type[Exception], list[tuple[Callable[[], object], str]]] = {
         (register("x", "/tmp"), "/tmp: no such file"),
     ],
     OSError: [
-        (register("x", __file__), "is not a library for this process: it is not an ELF file"),
+        (register("x", __file__), "is not a library for this process: it is not an ELF file")
     ],
     AttributeError: [
         (

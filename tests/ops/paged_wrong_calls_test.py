@@ -181,7 +181,7 @@ WRONG: dict[tuple[Callable[..., object], type[Exception]], dict[str, dict[str, o
         "v_scale is for a cache of torch.float8_e4m3fn": {"v_scale": 0.5},
     },
     (ops.kv_pages_update, TypeError): {
-        "3 (kv_pages): expected dtype BF16 or F8E4M3FN but got F16": {"kv_pages": OTHER},
+        "3 (kv_pages): expected dtype BF16 or F8E4M3FN but got F16": {"kv_pages": OTHER}
     },
 }
 CASES = [(*call, change, text) for call, cases in WRONG.items() for text, change in cases.items()]

@@ -9,11 +9,7 @@ from pathlib import Path
 
 _FOLDER = tempfile.TemporaryDirectory()
 os.environ["XLA_FLAGS"] = " ".join(
-    [
-        os.environ.get("XLA_FLAGS", ""),
-        f"--xla_dump_to={_FOLDER.name}",
-        "--xla_dump_hlo_as_text",
-    ]
+    [os.environ.get("XLA_FLAGS", ""), f"--xla_dump_to={_FOLDER.name}", "--xla_dump_hlo_as_text"]
 )
 
 _COLLECTIVE = re.compile(

@@ -87,10 +87,7 @@ def test_quantization_axis(device: torch.device) -> None:
 
 @pytest.mark.parametrize(
     "fill",
-    [
-        lambda x: x.exponential_(),
-        lambda x: x.bernoulli_(torch.tensor(0.5, device=x.device)),
-    ],
+    [lambda x: x.exponential_(), lambda x: x.bernoulli_(torch.tensor(0.5, device=x.device))],
     ids=["exponential_", "bernoulli_"],
 )
 def test_shape_of_random_numbers(fill: Function, device: torch.device) -> None:

@@ -447,7 +447,7 @@ WRONG: dict[type[Exception], list[tuple[Callable[[], object], str]]] = {
         (
             register(PATH, symbol={"execute": "ScaleExecut"}),
             "has no symbol 'ScaleExecut'; similar are ScaleExecute",
-        ),
+        )
     ],
 }
 

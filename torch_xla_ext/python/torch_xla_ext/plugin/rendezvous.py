@@ -194,13 +194,7 @@ def _check_free(port: int, name: str) -> None:
 class _Exit:
     """The shutdown of this process."""
 
-    def __init__(
-        self,
-        processes: Processes,
-        host: str,
-        store: Store,
-        timeout: float,
-    ) -> None:
+    def __init__(self, processes: Processes, host: str, store: Store, timeout: float) -> None:
         self._rank, self._count = processes.rank, processes.count
         self._timeout = timeout
         self._failed = False

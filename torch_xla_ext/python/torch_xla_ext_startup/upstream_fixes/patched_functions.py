@@ -24,9 +24,7 @@ def gru(original: Callable[..., object]) -> Callable[..., object]:
 
     @functools.wraps(original)
     def forward(
-        self: GRU,
-        input: torch.Tensor | rnn.PackedSequence,
-        hx: torch.Tensor | None = None,
+        self: GRU, input: torch.Tensor | rnn.PackedSequence, hx: torch.Tensor | None = None
     ) -> tuple[torch.Tensor | rnn.PackedSequence, torch.Tensor]:
         is_on_xla = isinstance(input, torch.Tensor) and input.device.type == "xla"
         if torch.compiler.is_compiling() or not is_on_xla:

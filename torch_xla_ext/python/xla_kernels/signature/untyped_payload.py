@@ -242,8 +242,4 @@ def unpack(schema: Schema, payload: bytes) -> UntypedPayload:
         raise ValueError(
             f"{schema.target}: not an untyped payload of this kernel: {error}"
         ) from error
-    return UntypedPayload(
-        tuple(arrays[:num_operands]),
-        tuple(arrays[num_operands:]),
-        values,
-    )
+    return UntypedPayload(tuple(arrays[:num_operands]), tuple(arrays[num_operands:]), values)
