@@ -7,8 +7,6 @@ Sets the variables that Bazel's rules set, unless they are set; skips files that
 files that are not here. Bazel's own runs do not read this file.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

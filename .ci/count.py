@@ -7,8 +7,6 @@ A test that failed without a failing case (it crashed, ran out of time or was no
 as one failed case.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import xml.etree.ElementTree as ElementTree

@@ -17,8 +17,6 @@ some of the heads and some of the MLP's columns. mark_sharding shards them, and 
 (docs/distributed.md). On the CPU, N devices are simulated.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import functools
@@ -424,10 +422,7 @@ def parse_arguments() -> argparse.Namespace:
         help="which operators and cache to use",
     )
     parser.add_argument(
-        "--dtype",
-        choices=["float16", "bfloat16"],
-        default="float16",
-        help="of the cache",
+        "--dtype", choices=["float16", "bfloat16"], default="float16", help="of the cache"
     )
     parser.add_argument("--way", choices=WAYS, default="captured", help="how a decode step is run")
     parser.add_argument(

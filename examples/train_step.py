@@ -7,8 +7,6 @@ time; with --way=openxla torch.compile compiles the forward and the backward pas
 three are timed.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """bazelw runs the right Bazel, here programs that print their names, or says what is missing."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 Reads the work tree, not runfiles: a file that no target names is looked at as well.
 """
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
@@ -76,6 +74,8 @@ def _listed_tests(build: Path) -> set[str]:
         if isinstance(node, ast.Constant) and str(node.value).removesuffix(".py").endswith("_test"):
             listed.add(str(node.value).removesuffix(".py"))
         is_list = isinstance(node, ast.Call) and ast.unparse(node.func) == "wheel_tests"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "kernel_folder":
+            listed.add(f"{build.parent.name}_test")
         if is_list and not any(keyword.arg == "tests" for keyword in node.keywords):
             listed |= {file.stem for file in build.parent.glob("*_test.py")}
     return listed

@@ -15,8 +15,6 @@ Run it again after a change of C++ or CUDA code, or after adding a kernel: it re
 files. Errors are one sentence on stderr.
 """
 
-from __future__ import annotations
-
 import csv
 import fcntl
 import io

@@ -6,8 +6,6 @@ TORCH_XLA_EXT_ENV. It gets torch's CPU build if the package index has one: 200 M
 on stderr.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import hashlib

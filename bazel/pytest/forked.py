@@ -15,8 +15,6 @@ forked.py [--preload=MODULE ...] -- [PYTEST OPTION ...] FILE.py...
 6. The exit status is that of the first file that failed; one that died by a signal n has 128 + n.
 """
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import builtins

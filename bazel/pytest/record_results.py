@@ -4,8 +4,6 @@ RECORD_RESULTS is the file that it appends to, RECORD_FILE the test file's name 
 RECORD_DONE names a file with the tests to skip, one on each line.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -6,8 +6,6 @@ With --preload, each file runs in a process of its own (forked.py). For pytest w
 conftest.py in the repository's root sets the same variables.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

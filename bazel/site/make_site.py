@@ -1,7 +1,5 @@
 """Run MkDocs on copies of pages that lie in several folders of the repository."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

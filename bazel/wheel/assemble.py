@@ -4,8 +4,6 @@ Called by the rule in bazel/wheel.bzl with one JSON file, whose keys are the fie
 Upstream's files are copied in compressed form; only the files with metadata differ.
 """
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib

@@ -17,8 +17,6 @@ binary.
   has this size.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import mmap

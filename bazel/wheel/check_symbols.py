@@ -6,8 +6,6 @@ Python's own symbols (Py…, _Py…) come from the interpreter, versioned ones (
 C and C++ runtimes, where the linker has found them. STAMP is written if nothing is missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

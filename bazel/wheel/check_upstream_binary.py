@@ -6,8 +6,6 @@ DIGESTS has lines in the format of sha256sum; the one for NAME must be BINARY's.
 made.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from pathlib import Path

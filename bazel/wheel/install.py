@@ -5,8 +5,6 @@ Its Python files are compiled, because tests start hundreds of processes that im
 install.py WHEEL_DIR TARGET
 """
 
-from __future__ import annotations
-
 import compileall
 import subprocess
 import sys
@@ -23,10 +21,7 @@ def main() -> None:
     subprocess.run([*pip, "install", *options, str(wheel)], check=True)
     # The path that tracebacks show is set when a file is imported.
     compiled = compileall.compile_dir(
-        target,
-        quiet=1,
-        stripdir=target,
-        invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
+        target, quiet=1, stripdir=target, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH
     )
     if not compiled:
         sys.exit("a Python file of the wheel cannot be compiled")

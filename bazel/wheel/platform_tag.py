@@ -1,7 +1,5 @@
 """The platform tag that a wheel's own libraries permit, by auditwheel's tables."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

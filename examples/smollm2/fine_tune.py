@@ -1,7 +1,5 @@
 """Fine-tune the model with a captured step: all weights, then LoRA adapters."""
 
-from __future__ import annotations
-
 import argparse
 import copy
 import functools

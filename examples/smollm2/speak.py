@@ -1,7 +1,5 @@
 """Answer questions in four ways on the XLA device, all with the tokens of PyTorch on the CPU."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Assemble the wheel: torch_xla_gpu, xla_kernels, and libraries."""
 
-from __future__ import annotations
-
 import argparse
 import base64
 import hashlib

@@ -6,8 +6,6 @@ what it imports, by lock files with versions and SHA-256 (bazel/pip/locks), and 
 that is there already, by `pip install vllm==0.11.0`, stays as it is.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import os

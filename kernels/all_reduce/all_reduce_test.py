@@ -1,7 +1,5 @@
 """all_reduce against PyTorch's sums, on several devices; BUILD sets CPU_NUM_DEVICES."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """choose_experts against the steps of DeepSeek's router, on the CPU or a GPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

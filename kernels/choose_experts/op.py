@@ -1,7 +1,5 @@
 """The router of MoE (mixture of experts) layers."""
 
-from __future__ import annotations
-
 import torch
 
 from xla_kernels import Value, define_operator

@@ -34,5 +34,5 @@ SAMPLES = [
         others=(_TOP_K,),
         of_tensors=_of_tensors,
         tolerance=1e-6,
-    ),
+    )
 ]

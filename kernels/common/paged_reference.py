@@ -69,11 +69,7 @@ def _results(
 ) -> list[torch.Tensor]:
     """Return the results, with the requested rows of `lse`, and a workspace."""
     _, (lse_shape, _), (workspace, dtype) = outputs
-    return [
-        result,
-        lse[: lse_shape[0]],
-        torch.zeros(workspace, dtype=dtype, device=result.device),
-    ]
+    return [result, lse[: lse_shape[0]], torch.zeros(workspace, dtype=dtype, device=result.device)]
 
 
 def paged_attention(
@@ -90,15 +86,7 @@ def paged_attention(
         scale = attributes["scale"] * attributes["key_scale"]
         rows.append(
             _attend(
-                query[s : s + 1],
-                position,
-                keys,
-                values,
-                present,
-                scale,
-                attributes,
-                slopes,
-                sinks,
+                query[s : s + 1], position, keys, values, present, scale, attributes, slopes, sinks
             )
         )
     result = torch.cat([attended for attended, _ in rows]) if rows else query

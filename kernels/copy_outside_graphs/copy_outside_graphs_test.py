@@ -1,7 +1,5 @@
 """copy_outside_graphs on the CPU, or by PJRT_DEVICE=CUDA on GPUs; BUILD sets CPU_NUM_DEVICES."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -19,14 +17,7 @@ from torch_xla_ext.ops import copy_outside_graphs
 
 os.environ.setdefault("CPU_NUM_DEVICES", "2")  # before the first device is made
 
-DTYPES = [
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.int32,
-    torch.int64,
-]
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -19,5 +19,5 @@ SAMPLES = [
             torch.int64,
         ),
         arguments=lambda dtype: ((torch.randn(5, 24) * 100).to(dtype),),
-    ),
+    )
 ]

@@ -1,7 +1,5 @@
 """fused_experts against a loop over the tokens' experts, on the CPU or a GPU."""
 
-from __future__ import annotations
-
 import doctest
 from collections.abc import Callable
 from functools import partial

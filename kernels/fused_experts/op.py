@@ -3,8 +3,6 @@
 Plain PyTorch around the kernels of group_rows and grouped_matmul.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

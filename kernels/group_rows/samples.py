@@ -34,5 +34,5 @@ SAMPLES = [
         arguments=_arguments,
         others=(_NUM_GROUPS,),
         of_tensors=_of_tensors,
-    ),
+    )
 ]

@@ -1,5 +1,4 @@
 // Launches of the kernel for groups of few rows, on Hopper.
-#include <algorithm>
 #include <cstdint>
 
 #include "kernels/grouped_matmul/few.cuh"
@@ -16,22 +15,10 @@ using Wide = few::Shape<1, 1, 1, 8, 6>;
 template <typename W, typename S>
 cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
                    int multiprocessors) {
-  const auto kernel = few::Kernel<W, __nv_bfloat16, S>;
-  const int bytes = few::SharedBytes<W, S>(arguments.groups);
-  cudaError_t error = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (error != cudaSuccess) return error;
-  int blocks = 0;
-  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel,
-                                                        S::kThreads, bytes);
-  if (error != cudaSuccess) return error;
-  const int64_t tiles =
-      MaxTiles<Product::kLinear>(arguments, S::kRows, S::kColumns);
-  const int64_t grid =
-      std::min<int64_t>(tiles, int64_t{multiprocessors} * std::max(blocks, 1));
-  kernel<<<static_cast<unsigned>(grid), S::kThreads, bytes, stream>>>(
-      arguments);
-  return cudaGetLastError();
+  return LaunchTiles<Product::kLinear>(
+      stream, arguments, multiprocessors, few::Kernel<W, __nv_bfloat16, S>,
+      S::kRows, S::kColumns, S::kThreads,
+      few::SharedBytes<W, S>(arguments.groups));
 }
 
 }  // namespace

@@ -11,8 +11,6 @@ and columns) where torch has them, in CUDA graphs, at the products of Qwen3-30B-
 bfloat16 and MXFP4 at those of gpt-oss-20b.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math
@@ -274,9 +272,7 @@ def time_scaled(library: KernelLibrary, kind: str) -> None:
             ends = [sizes.cumsum(0).int() for sizes in all_sizes]
             calls = [
                 library.bind(
-                    "XlaGpuScaledGroupedLinear",
-                    arrays | {"ranges": torch.stack([e - s, e], 1)},
-                    {},
+                    "XlaGpuScaledGroupedLinear", arrays | {"ranges": torch.stack([e - s, e], 1)}, {}
                 )
                 for e, s in zip(ends, all_sizes, strict=True)
             ]

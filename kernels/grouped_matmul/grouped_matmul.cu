@@ -2,7 +2,6 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <climits>
 
 #include "kernels/common/device.h"
@@ -60,32 +59,14 @@ Variant ChooseVariant(const Device& device, Product product, DType dtype,
   return is_sm90 ? Variant::kSm90 : Variant::kMma;
 }
 
-template <Product kProduct, typename Kernel>
-Status LaunchKernel(cudaStream_t stream, const Arguments& arguments,
-                    int multiprocessors, Kernel kernel, int tile_rows,
-                    int tile_columns, int threads, int shared_bytes) {
-  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes)));
-  int blocks = 0;
-  XLA_KERNEL_RETURN_IF_ERROR(
-      CudaStatus(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-          &blocks, kernel, threads, shared_bytes)));
-  const int64_t tiles = MaxTiles<kProduct>(arguments, tile_rows, tile_columns);
-  const int64_t grid =
-      std::min<int64_t>(tiles, int64_t{multiprocessors} * std::max(blocks, 1));
-  kernel<<<static_cast<unsigned>(grid), threads, shared_bytes, stream>>>(
-      arguments);
-  return CudaStatus(cudaGetLastError());
-}
-
 template <Product kProduct, typename In, typename T>
 Status LaunchSimpleOf(cudaStream_t stream, const Arguments& arguments,
                       int multiprocessors) {
   const int bytes =
       NumSegmentEntries(arguments.groups) * static_cast<int>(sizeof(int2));
-  return LaunchKernel<kProduct>(stream, arguments, multiprocessors,
-                                simple::Kernel<In, T, kProduct>, simple::kTile,
-                                simple::kTile, simple::kThreads, bytes);
+  return CudaStatus(LaunchTiles<kProduct>(
+      stream, arguments, multiprocessors, simple::Kernel<In, T, kProduct>,
+      simple::kTile, simple::kTile, simple::kThreads, bytes));
 }
 
 template <Product kProduct, typename T>
@@ -107,9 +88,9 @@ Status LaunchSimple(cudaStream_t stream, const Arguments& arguments,
 template <Product kProduct, typename T>
 Status LaunchMma(cudaStream_t stream, const Arguments& arguments,
                  int multiprocessors) {
-  return LaunchKernel<kProduct>(
+  return CudaStatus(LaunchTiles<kProduct>(
       stream, arguments, multiprocessors, mma::Kernel<T, kProduct>, mma::kRows,
-      mma::kColumns, mma::kThreads, mma::SharedBytes(arguments.groups));
+      mma::kColumns, mma::kThreads, mma::SharedBytes(arguments.groups)));
 }
 
 template <Product kProduct>

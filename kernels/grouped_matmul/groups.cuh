@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/grouped_matmul/scales.h"
@@ -170,6 +171,27 @@ __host__ __device__ inline int64_t MaxTiles(const Arguments& arguments,
   const int parts =
       2 * arguments.groups < arguments.m ? 2 * arguments.groups : arguments.m;
   return (rows + parts) * columns;
+}
+
+// Launches a kernel whose blocks take the tiles in turn: as many blocks as
+// there are tiles, but no more than run at the same time.
+template <Product kProduct, typename Kernel>
+cudaError_t LaunchTiles(cudaStream_t stream, const Arguments& arguments,
+                        int multiprocessors, Kernel kernel, int tile_rows,
+                        int tile_columns, int threads, int shared_bytes) {
+  cudaError_t error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (error != cudaSuccess) return error;
+  int blocks = 0;
+  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel,
+                                                        threads, shared_bytes);
+  if (error != cudaSuccess) return error;
+  const int64_t tiles = MaxTiles<kProduct>(arguments, tile_rows, tile_columns);
+  const int64_t grid =
+      std::min<int64_t>(tiles, int64_t{multiprocessors} * std::max(blocks, 1));
+  kernel<<<static_cast<unsigned>(grid), threads, shared_bytes, stream>>>(
+      arguments);
+  return cudaGetLastError();
 }
 
 // The tiles in the order in which blocks take them. Tiles of the same weights

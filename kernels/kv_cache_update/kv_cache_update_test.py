@@ -92,12 +92,7 @@ def test_tokens_go_to_their_slots(
 )
 @for_each_dtype
 def test_shapes_of_caches(
-    device: torch.device,
-    tokens: int,
-    heads: int,
-    head_dim: int,
-    page_size: int,
-    dtype: torch.dtype,
+    device: torch.device, tokens: int, heads: int, head_dim: int, page_size: int, dtype: torch.dtype
 ) -> None:
     check(device, tokens, heads, head_dim, page_size, dtype)
 

@@ -14,10 +14,7 @@ ROPE_TARGET = "XlaGpuRopeKvPagesUpdate"
 
 
 def _check_cache(
-    key_cache: torch.Tensor,
-    key_scale: float | None,
-    value_scale: float | None,
-    **others: Value,
+    key_cache: torch.Tensor, key_scale: float | None, value_scale: float | None, **others: Value
 ) -> None:
     operator = "xla_gpu::kv_cache_update"
     _paged.require_scale(operator, "key_scale", key_scale, key_cache)

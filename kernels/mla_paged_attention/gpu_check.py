@@ -8,8 +8,6 @@ A plain script for a machine with a GPU, any torch with CUDA and the library tha
 It calls the untyped entry with a packed payload, as XLA does, and compares with float64.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import random

@@ -5,14 +5,7 @@ import importlib
 
 import pytest
 import torch
-from testing.paged import (
-    FP8,
-    Pages,
-    assert_close,
-    assert_lse_close,
-    attention_and_lse,
-    int32,
-)
+from testing.paged import FP8, Pages, assert_close, assert_lse_close, attention_and_lse, int32
 
 from torch_xla_ext import debug
 from torch_xla_ext.ops import merge_attention_states, mla_paged_attention

@@ -38,5 +38,5 @@ SAMPLES = [
         arguments=_arguments,
         others=(0.07,),
         tolerance=TOLERANCES[torch.bfloat16],
-    ),
+    )
 ]

@@ -4,8 +4,6 @@ Needs a GPU, any torch with CUDA, and PAGED_KERNELS, the library that Bazel buil
 //benchmarks:libpaged_kernels.so; and `pytest --noconftest`, since conftest.py asks for the wheel.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import random
@@ -244,9 +242,7 @@ def test_every_cluster_kernel(
 
 @pytest.mark.parametrize("context", [0, 1, 15, 31, 32, 33, 1023, 1024, 1025, 4096, 8191])
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"window": 1000}, {"soft_cap": 5.0, "alibi": True}, {"sinks": True}],
-    ids=str,
+    "options", [{}, {"window": 1000}, {"soft_cap": 5.0, "alibi": True}, {"sinks": True}], ids=str
 )
 def test_one_sequence(library: KernelLibrary, options: dict, context: int) -> None:
     check(library, Inputs(Case([context], num_kv_heads=8, **options)))

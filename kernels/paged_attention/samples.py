@@ -41,5 +41,5 @@ SAMPLES = [
         arguments=_arguments,
         others=(0.125,),
         tolerance=TOLERANCES[torch.bfloat16],
-    ),
+    )
 ]

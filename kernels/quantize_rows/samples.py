@@ -29,5 +29,5 @@ SAMPLES = [
         arguments=lambda dtype: ((torch.randn(5, 24) * 3).to(dtype),),
         others=(_LEAST,),
         of_tensors=_of_tensors,
-    ),
+    )
 ]

@@ -10,8 +10,6 @@ Every library is checked and timed; the peers (torch's SDPA on a dense copy, a m
 are timed once, in the same run.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import statistics
@@ -212,9 +210,7 @@ def check_refusals(kernel: Kernel) -> list[str]:
     expect("num_q_heads", q=batch.q[:, :31].contiguous())
     expect("dtype", q=batch.q.half())
     expect(
-        "head_dim",
-        q=batch.q[..., :72].contiguous(),
-        kv_pages=batch.kv_pages[..., :72].contiguous(),
+        "head_dim", q=batch.q[..., :72].contiguous(), kv_pages=batch.kv_pages[..., :72].contiguous()
     )
     return faults
 

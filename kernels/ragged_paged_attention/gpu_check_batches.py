@@ -1,7 +1,5 @@
 """Batches for gpu_check.py: random operands and expected results."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 

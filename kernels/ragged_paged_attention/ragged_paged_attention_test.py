@@ -141,11 +141,7 @@ OPTIONS = {
     "sinks": {"sinks": torch.linspace(-3, 3, 8)},
     "sinks that are larger than all logits": {"sinks": torch.full((8,), 7.0)},
     "sinks that are none": {"sinks": torch.full((8,), float("-inf"))},
-    "sinks and both": {
-        "sinks": torch.linspace(2, -2, 8),
-        "sliding_window": 37,
-        "soft_cap": 5.0,
-    },
+    "sinks and both": {"sinks": torch.linspace(2, -2, 8), "sliding_window": 37, "soft_cap": 5.0},
     "not causal": {"causal": False},
     "not causal, soft cap and sinks": {
         "causal": False,

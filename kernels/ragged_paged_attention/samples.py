@@ -42,5 +42,5 @@ SAMPLES = [
         arguments=_arguments,
         others=(0.125,),
         tolerance=TOLERANCES[torch.bfloat16],
-    ),
+    )
 ]

@@ -19,5 +19,5 @@ SAMPLES = [
             for dim in in_dims
         ),
         batched_in_dims=((0, 0), (0, None), (None, 0), (1, 2), (-1, 0), (2, None)),
-    ),
+    )
 ]

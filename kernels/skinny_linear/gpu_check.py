@@ -10,8 +10,6 @@ products, in CUDA graphs whose weights together do not fit into the L2 cache: th
 Llama that 1, 2 or 4 GPUs share.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

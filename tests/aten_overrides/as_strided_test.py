@@ -1,7 +1,5 @@
 """Views by as_strided and of diagonals, which upstream torch_xla takes for slices of the view."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Operators of a tensor and a number compute in the type in which PyTorch computes."""
 
-from __future__ import annotations
-
 import itertools
 import operator
 from collections.abc import Callable

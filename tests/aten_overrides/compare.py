@@ -92,11 +92,7 @@ def has_16_bits(results: object) -> bool:
 
 
 def _leaf(
-    found: object,
-    expected: object,
-    exact: object,
-    limits: _Limits,
-    only_shapes: bool,
+    found: object, expected: object, exact: object, limits: _Limits, only_shapes: bool
 ) -> str | None:
     if not isinstance(expected, torch.Tensor):
         if isinstance(found, torch.Tensor):

@@ -1,7 +1,5 @@
 """The rules by which the sweep calls a result right."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

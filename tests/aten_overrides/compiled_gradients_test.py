@@ -1,7 +1,5 @@
 """torch.compile(backend="openxla"): gradients and results of operators that PyTorch composes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

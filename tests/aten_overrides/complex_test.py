@@ -1,7 +1,5 @@
 """Complex numbers: operators whose numbers, dtypes or gradients upstream torch_xla gets wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

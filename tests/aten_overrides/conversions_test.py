@@ -1,7 +1,5 @@
 """Conversions between masks, numbers and small integers, and roots, with NaN and infinities."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The device of the sweep: torch_xla's, or torch_xla_gpu's with SWEEP_DEVICE=torch_xla_gpu."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

@@ -1,7 +1,5 @@
 """Operators with a `dtype` argument: the input has it before the computation, not the result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

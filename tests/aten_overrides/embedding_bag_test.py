@@ -1,7 +1,5 @@
 """F.embedding_bag, its gradients, and where it runs."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch_xla
@@ -13,10 +11,7 @@ functional = torch.nn.functional
 GENERATOR = torch.Generator().manual_seed(0)
 ROWS = 7
 INDICES = torch.randint(0, ROWS, (11,), generator=GENERATOR)
-OFFSETS = {
-    "bags": torch.tensor([0, 3, 4, 9]),
-    "empty bags": torch.tensor([0, 0, 5, 5, 9, 11]),
-}
+OFFSETS = {"bags": torch.tensor([0, 3, 4, 9]), "empty bags": torch.tensor([0, 0, 5, 5, 9, 11])}
 
 
 def _weight() -> torch.Tensor:
@@ -54,11 +49,7 @@ def test_results_and_gradients(
         offsets = torch.cat([offsets, torch.tensor([len(INDICES)])])
     if not include_last_offset and bags == "empty bags":
         offsets = offsets[:-1]
-    options = {
-        "mode": mode,
-        "padding_idx": padding_idx,
-        "include_last_offset": include_last_offset,
-    }
+    options = {"mode": mode, "padding_idx": padding_idx, "include_last_offset": include_last_offset}
     metrics.clear_all()
     found = _results("xla", _weight(), offsets, **options)
     assert not [name for name in metrics.counter_names() if name.startswith("aten::_embedding")]

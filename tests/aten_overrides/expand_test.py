@@ -1,7 +1,5 @@
 """Writes to a tensor that expands another one, as PyTorch's own functionalization has wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Conversions to 8-bit floats: PyTorch's own numbers, bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

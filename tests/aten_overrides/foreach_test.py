@@ -1,7 +1,5 @@
 """torch._foreach_… of lists of which some tensors are on the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -33,11 +31,7 @@ OTHERS: dict[str, Callable[[Lists, Lists], object]] = {
     "pow": lambda a, b: torch._foreach_pow(a, b),
     "addcdiv": lambda a, b: torch._foreach_addcdiv(a, a, b, torch.tensor([1.0, 2.0, 3.0, 4.0])),
 }
-PLACES = {
-    "mixed": ["cpu", "xla", "cpu", "xla"],
-    "xla": ["xla"] * 4,
-    "cpu": ["cpu"] * 4,
-}
+PLACES = {"mixed": ["cpu", "xla", "cpu", "xla"], "xla": ["xla"] * 4, "cpu": ["cpu"] * 4}
 
 
 def lists(places: list[str], others: list[str]) -> tuple[Lists, Lists]:

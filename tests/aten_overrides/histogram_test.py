@@ -1,7 +1,5 @@
 """torch.histc: its counts on CUDA, as a function of PyTorch's own, and nothing on the host."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

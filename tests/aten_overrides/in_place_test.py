@@ -1,7 +1,5 @@
 """In-place operators: what PyTorch refuses is refused, and symbolic sizes are compared."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

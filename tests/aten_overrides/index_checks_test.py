@@ -1,7 +1,5 @@
 """torch_xla_ext.debug.check_indices: indices that are out of range are errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

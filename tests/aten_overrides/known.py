@@ -1,7 +1,5 @@
 """The list of known faults, known_faults.toml: read, compared with what a sweep found, written."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

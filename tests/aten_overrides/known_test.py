@@ -1,7 +1,5 @@
 """The list of known faults: read, written, compared, and shown in docs/debugging.md."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """masked_scatter, by which multimodal models place images among tokens, has no dynamic shapes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch_xla

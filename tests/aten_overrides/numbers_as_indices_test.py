@@ -1,7 +1,5 @@
 """Indices and sources without dimensions, for vectors, and without elements."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

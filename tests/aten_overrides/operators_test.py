@@ -1,7 +1,5 @@
 """Operators of torch whose numbers upstream torch_xla gets wrong, against the CPU's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

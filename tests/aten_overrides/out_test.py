@@ -1,7 +1,5 @@
 """`out=`: what is written is what PyTorch writes, and a dtype that it refuses is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Operators of two tensors of different dtypes: their common type is PyTorch's."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Random numbers at the ends of their distributions, where rounding decides."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch_xla

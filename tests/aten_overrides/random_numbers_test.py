@@ -1,7 +1,5 @@
 """Random numbers have PyTorch's distributions, in each dtype, lazy and under torch.compile."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """arange, range, linspace and logspace: as many numbers as PyTorch makes, and the same ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +14,7 @@ ARANGES = [
 ]
 REFUSED = [(3, 1), (1, 3, -1), (0, 1, 0), (float("nan"),), (0, float("inf"))]
 LINSPACES = [
-    *((0, 1, 10), (0, 1, 1001), (10, -3, 7), (0.5, 6.7, 9), (-10, 10, 1), (0, 1, 0), (200, 100, 4)),
+    *((0, 1, 10), (0, 1, 1001), (10, -3, 7), (0.5, 6.7, 9), (-10, 10, 1), (0, 1, 0), (200, 100, 4))
 ]
 
 

@@ -1,7 +1,5 @@
 """torch._scaled_mm, the product of matrices of 8-bit floats, against PyTorch on the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The order of numbers: each NaN is the largest, whatever its sign, and zeros are equal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

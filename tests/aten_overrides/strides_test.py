@@ -1,7 +1,5 @@
 """Results that are copies, and results that share memory with their source, as in PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -4,8 +4,6 @@ PyTorch adds up in float32. A program that adds up in 16 bits stops at 256 ones 
 overflows in float16.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -174,8 +172,7 @@ CASES: dict[str, Callable[[_Numbers], list[Case]]] = {
         lambda n: (n.normal(1, COUNT), n.indices(1, COUNT)), functional.cross_entropy
     ),
     "nn.functional.cosine_similarity": _one(
-        lambda n: (n.uniform(4, COUNT // 4), n.uniform(4, COUNT // 4)),
-        functional.cosine_similarity,
+        lambda n: (n.uniform(4, COUNT // 4), n.uniform(4, COUNT // 4)), functional.cosine_similarity
     ),
     "nn.functional.avg_pool1d": _pool(functional.avg_pool1d, 1),
     "nn.functional.avg_pool2d": _pool(functional.avg_pool2d, 2),

@@ -1,7 +1,5 @@
 """The sweep goes on after a crash and a hang, and names the sample that caused it."""
 
-from __future__ import annotations
-
 from aten_overrides import sweep
 from aten_overrides.known import Place
 

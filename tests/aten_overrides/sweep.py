@@ -11,8 +11,6 @@ Without --all, it runs a few samples: of each operator in float32, and with one 
 and dtypes; and one sample of each known fault.
 """
 
-from __future__ import annotations
-
 import argparse
 import concurrent.futures
 import contextlib

@@ -3,8 +3,6 @@
 A few of them; all with SWEEP=all.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

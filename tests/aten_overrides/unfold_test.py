@@ -1,7 +1,5 @@
 """Writes to windows of a tensor, which are a view of it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from testing.ways import run_by

@@ -4,8 +4,6 @@ Its standard output is a socket, from which it reads tasks, and to which it writ
 JSON object a line. Whatever else is printed goes to stderr.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import gc

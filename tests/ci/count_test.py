@@ -1,7 +1,5 @@
 """count.py: the line that CI closes with is what the tests did."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The Python blocks of docs/huggingface.md run, with a small model in place of the named one."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """docs/training.md, on several GPUs: each layout runs as printed, with the losses of one device."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

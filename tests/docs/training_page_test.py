@@ -1,7 +1,5 @@
 """docs/training.md up to several GPUs: its blocks are one program that runs, learns and resumes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -4,8 +4,6 @@ SMOLLM2_FULL=1 in the environment (`bazel test --test_env=SMOLLM2_FULL=1`) runs 
 layers, 20 questions with 64 tokens each, and 50 steps.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from pathlib import Path

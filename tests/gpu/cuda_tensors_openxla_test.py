@@ -4,8 +4,6 @@ Values are tested by tests/users/own_tensors_test.py, on CUDA tensors and the CP
 with CUDA and a GPU.
 """
 
-from __future__ import annotations
-
 import gc
 import statistics
 import time

@@ -10,11 +10,7 @@ from testing.xla import XLAC, register_host_kernels
 
 # XLA:GPU reads a backend_config that parses as JSON of its own message, and then hands the kernel
 # that message's `opaque` instead. These are refused.
-EMPTY_OBJECTS = [
-    b"{}",
-    b" {}",
-    b"\t\r\n { } ",
-]
+EMPTY_OBJECTS = [b"{}", b" {}", b"\t\r\n { } "]
 JSON_LIKE = [
     *EMPTY_OBJECTS,
     b'{"custom_call_backend_config":{"opaque":"abc"}}',

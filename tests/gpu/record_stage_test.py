@@ -3,8 +3,6 @@
 It needs g++ and, for the stage, the headers of jaxlib 0.12 and a plug-in with XLA FFI 0.5.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import subprocess

@@ -1,7 +1,5 @@
 """Calls that XLA divides among the GPUs of one process; skipped where there is only one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FFI handlers with several stages and a state on a GPU: tests/gpu/stateful_handlers.cu."""
 
-from __future__ import annotations
-
 import ast
 import ctypes
 import os

@@ -45,12 +45,7 @@ def workspace(te: ModuleType, info: tuple[list[int], object]) -> tuple[list[int]
 
 
 def normalized(
-    te: ModuleType,
-    kind: str,
-    x: Tensor,
-    gamma: Tensor,
-    beta: Tensor,
-    device: torch.device,
+    te: ModuleType, kind: str, x: Tensor, gamma: Tensor, beta: Tensor, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The result and the reciprocal of the standard deviations or root mean squares."""
     norm, unscaled = getattr(te.NVTE_Norm_Type, kind), te.JAXX_Scaling_Mode.NO_SCALING

@@ -62,9 +62,7 @@ def test_the_fastest(folder: Path, device: torch.device, capfd: pytest.CaptureFi
 
 def test_in_a_captured_step(device: torch.device, capfd: pytest.CaptureFixture[str]) -> None:
     define_operator(
-        "tuning_gpu_test::add(Tensor state, Tensor x) -> Tensor",
-        target=made(CONFIGS),
-        replace=True,
+        "tuning_gpu_test::add(Tensor state, Tensor x) -> Tensor", target=made(CONFIGS), replace=True
     )
 
     @torch_xla_ext.capture

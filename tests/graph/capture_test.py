@@ -1,7 +1,5 @@
 """torch_xla_ext.capture gives what lazy mode gives, for many small programs."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Captured steps see changes between calls: of closures, globals, modules and tensors' data."""
 
-from __future__ import annotations
-
 import sysconfig
 
 import pytest

@@ -1,7 +1,5 @@
 """capture(check_python=False): arguments and tensors are compared, Python objects are not."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch_xla

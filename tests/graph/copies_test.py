@@ -1,7 +1,5 @@
 """Copies of captured steps, of their owners, and steps whose kernels were registered again."""
 
-from __future__ import annotations
-
 import copy
 import ctypes
 import pickle

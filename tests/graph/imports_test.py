@@ -1,7 +1,5 @@
 """Steps that import modules: what an import runs, it runs once in a process."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Iterator

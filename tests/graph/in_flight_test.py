@@ -1,7 +1,5 @@
 """Captured steps whose program has not been started yet, or whose results somebody still holds."""
 
-from __future__ import annotations
-
 import copy
 import faulthandler
 import functools

@@ -3,8 +3,6 @@
 transformers' masking code, for example, looks at a mask unless it is compiled.
 """
 
-from __future__ import annotations
-
 import array
 import threading
 from collections.abc import Callable

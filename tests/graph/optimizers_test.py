@@ -1,7 +1,5 @@
 """A learning rate on the device, for each optimizer of torch.optim, and stored optimizers."""
 
-from __future__ import annotations
-
 import inspect
 import io
 from collections.abc import Callable

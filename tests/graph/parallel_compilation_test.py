@@ -1,7 +1,5 @@
 """torch_xla_ext.parallel_compilation and the method `prepare` of captured steps."""
 
-from __future__ import annotations
-
 import threading
 import types
 from collections.abc import Callable
@@ -177,9 +175,7 @@ def test_an_error_is_raised_at_the_end_of_the_block(monkeypatch: pytest.MonkeyPa
         parallel_compilation(0).__enter__()
 
 
-def test_an_error_in_the_block_compiles_no_further_program(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_in_the_block_compiles_no_further_program(monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, real = threading.Event(), XLAC._xla_capture_lower
     monkeypatch.setattr(
         XLAC, "_xla_capture_lower", lambda *_: types.SimpleNamespace(compile=goes_on.wait)

@@ -1,7 +1,5 @@
 """torch_xla_ext.profile: its table and trace, from events as XLA's profiler writes them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import sys

@@ -1,7 +1,5 @@
 """Functions that torch_xla_ext.capture refuses: the errors, and that tensors keep their values."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import logging

@@ -1,7 +1,5 @@
 """torch_xla_ext.capture on tensors that are sharded over two devices."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

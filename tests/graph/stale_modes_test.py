@@ -1,7 +1,5 @@
 """Captured steps never use old values of backward passes, host memory, or modes."""
 
-from __future__ import annotations
-
 import array
 import contextlib
 import contextvars

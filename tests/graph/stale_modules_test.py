@@ -1,7 +1,5 @@
 """Captured steps never use old values of modules that were changed after the capture."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -115,10 +113,7 @@ MODULES = {
     ),
     "class of a module": (Scaling, set_class),
     "attribute of a module": (Scaling, lambda m: setattr(m, "scale", 7.0)),
-    "parameter of a module": (
-        Scaling,
-        lambda m: setattr(m, "weight", nn.Parameter(device(7.0))),
-    ),
+    "parameter of a module": (Scaling, lambda m: setattr(m, "weight", nn.Parameter(device(7.0)))),
     "buffer that hides nothing": (linear, lambda m: m.register_buffer("other", device(1.0))),
     "submodule": (
         lambda: nn.Sequential(linear(), linear()),

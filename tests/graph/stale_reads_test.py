@@ -1,7 +1,5 @@
 """Captured steps never use old values of Python iterators, attributes and containers."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """Captured steps that return objects return those of the call."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

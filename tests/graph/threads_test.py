@@ -1,7 +1,5 @@
 """Captured steps of several threads, and in forked processes."""
 
-from __future__ import annotations
-
 import random
 import sys
 import threading

@@ -1,7 +1,5 @@
 """capture traces calls 2, 4, 8, … again, and says what is another operation or constant then."""
 
-from __future__ import annotations
-
 import array
 import cProfile
 import logging

@@ -1,7 +1,5 @@
 """torch_xla_ext.capture of functions whose state are views that were not computed yet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The compiler refuses wrong definitions of kernels, with the reason."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """torch_xla_ext.debug: what a graph will call, and references in a kernel's place."""
 
-from __future__ import annotations
-
 import subprocess
 import threading
 

@@ -1,7 +1,5 @@
 """The template: what it writes builds and passes as it is."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

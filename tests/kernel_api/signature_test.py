@@ -1,7 +1,5 @@
 """All that a signature can say: Python and the kernel agree on it, and operators follow from it."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The packer in Python against the kernels' parser in C++."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re
@@ -201,11 +199,7 @@ WRONG = {
     "bool for int": (GOOD | {"window": True}, TypeError, "window: expected i64 but got bool"),
     "int for bool": (GOOD | {"negate": 1}, TypeError, "negate: expected a bool but got int"),
     "huge": (GOOD | {"factor": 10**400}, ValueError, "factor: expected f64 but got 1000"),
-    "several": (
-        GOOD | {"factor": torch.ones(2)},
-        TypeError,
-        "factor: expected f64 but got Tensor",
-    ),
+    "several": (GOOD | {"factor": torch.ones(2)}, TypeError, "factor: expected f64 but got Tensor"),
     "str": (GOOD | {"factor": "1"}, TypeError, "factor: expected f64 but got str"),
     "limits": (GOOD | {"window": 0}, ValueError, "window: expected 1 to 4096 but got 0"),
     "nan": (GOOD | {"factor": float("nan")}, ValueError, "expected -2.5 to 1000000.0 but got nan"),

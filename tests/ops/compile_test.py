@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import torch_xla
 from samples import (
     DEVICES,
     OperatorSamples,
@@ -36,7 +35,6 @@ for_each_compiler = pytest.mark.parametrize(("backend", "device_type"), COMPILER
 
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
-    torch_xla.device()  # before the first backward(): see transforms_test.py
     torch._dynamo.reset()
     counters.clear()
     # torch_xla: "Please move all tensors to xla device"; the test of it is below.

@@ -22,12 +22,6 @@ SHAPE = (2, 3, 64, 32)
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def xla_client() -> None:
-    """torch's autograd engine counts the devices once, at the first backward() of the process."""
-    torch_xla.device()
-
-
 @pytest.fixture(autouse=True)
 def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_xla.runtime, "device_type", lambda: "CUDA")

@@ -1,7 +1,5 @@
 """gmm, tgmm and quantized_matmul_int8 against upstream's references: a loop over the groups."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch_xla.experimental import custom_kernel

@@ -1,7 +1,5 @@
 """torch._grouped_mm, of which PyTorch has a kernel on CUDA only, against loops over the groups."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

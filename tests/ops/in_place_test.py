@@ -26,7 +26,6 @@ CACHE = f"f16[{NUM_PAGES},{PAGE_SIZE},{HEADS},{HEAD_DIM}]"
 
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Iterator[None]:
-    torch_xla.device()
     torch._dynamo.reset()
     counters.clear()
     with warnings.catch_warnings():

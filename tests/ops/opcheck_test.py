@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch_xla
 from samples import (
     OperatorSamples,
     for_each_device,
@@ -10,12 +9,6 @@ from samples import (
     for_each_operator_and_dtype,
     to,
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def xla_client() -> None:
-    torch_xla.device()  # before the first backward(): see transforms_test.py
-
 
 CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
 # With inputs and sizes that are symbolic, forward and backward.

@@ -86,12 +86,7 @@ def test_results_and_workspace(function: Callable, arguments: Callable) -> None:
     ],
 )
 def test_workspace_of_ragged_paged_attention(
-    head_dim: int,
-    dtype: torch.dtype,
-    tokens: int,
-    seqs: int,
-    context: int,
-    expected: int | None,
+    head_dim: int, dtype: torch.dtype, tokens: int, seqs: int, context: int, expected: int | None
 ) -> None:
     """It depends on shapes alone, and is at most 32 MiB."""
     q = torch.zeros(tokens, 32, head_dim, dtype=BF16, device="xla")

@@ -26,8 +26,7 @@ INFINITY = float("inf")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def xla_client() -> None:
-    torch_xla.device()
+def installed() -> None:
     scaled_dot_product.install()
 
 
@@ -164,10 +163,7 @@ ONE_QUERY: dict[str, tuple[dict, dict]] = {
         {"kv_heads": 2},
         {"enable_gqa": True, "attn_mask": mask(BATCH, 1, 1, KEYS)},
     ),
-    "mask of heads": (
-        {"kv_heads": 2},
-        {"enable_gqa": True, "attn_mask": mask(1, HEADS, 1, KEYS)},
-    ),
+    "mask of heads": ({"kv_heads": 2}, {"enable_gqa": True, "attn_mask": mask(1, HEADS, 1, KEYS)}),
     "no key": ({}, {"attn_mask": torch.zeros(1, 1, 1, KEYS, dtype=torch.bool)}),
     "additive": (
         {"kv_heads": 2},

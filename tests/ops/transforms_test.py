@@ -26,12 +26,6 @@ from torch_xla_ext import ops
 Function = Callable[..., torch.Tensor]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def xla_client() -> None:
-    """torch's autograd engine counts the devices once, at the first backward() of the process."""
-    torch_xla.device()
-
-
 def assert_same(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual.cpu(), expected.cpu(), rtol=1e-4, atol=1e-4)
 
@@ -199,9 +193,9 @@ def test_autocast_is_differentiated(device_type: str) -> None:
 @for_each_differentiable_operator
 def test_checkpoint(op: OperatorSamples, device_type: str) -> None:
     # torch's own looks for the random state in a module torch.xla, which does not exist.
-    checkpoint = {
-        "xla": torch_xla.utils.checkpoint.checkpoint,
-    }.get(device_type, torch.utils.checkpoint.checkpoint)
+    checkpoint = {"xla": torch_xla.utils.checkpoint.checkpoint}.get(
+        device_type, torch.utils.checkpoint.checkpoint
+    )
     gradients = []
     for run in (lambda *args: checkpoint(op.function, *args, use_reentrant=True), op.reference):
         torch.manual_seed(1)

@@ -5,8 +5,6 @@ that it has to fit exactly: the lines that its hunks show, at the numbers that t
 lines between. A hunk that contradicts one before it fails, as would a patch out of order.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import subprocess

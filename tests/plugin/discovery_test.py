@@ -1,7 +1,5 @@
 """Discovery on machines that are made up: every error text, and what is preferred."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Processes that wait for each other at their ends: torch_xla_ext.plugin.rendezvous on the CPU."""
 
-from __future__ import annotations
-
 import socket
 import tempfile
 import time
@@ -176,8 +174,7 @@ def test_one_process_needs_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "count", "expected"),
-    [("CUDA", "2", [(0, 1)]), ("CUDA", "1", []), ("CPU", "2", [])],
+    ("device", "count", "expected"), [("CUDA", "2", [(0, 1)]), ("CUDA", "1", []), ("CPU", "2", [])]
 )
 def test_one_process_on_each_host(
     monkeypatch: pytest.MonkeyPatch, device: str, count: str, expected: list[tuple[int, int]]

@@ -6,8 +6,6 @@ needs no process of its own runs in this one, and the processes of the machine w
 of one that has imported it.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import json

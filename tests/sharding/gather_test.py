@@ -1,7 +1,5 @@
 """Warnings about sharded operands that are gathered; BUILD sets CPU_NUM_DEVICES."""
 
-from __future__ import annotations
-
 import os
 import re
 import warnings
@@ -25,11 +23,7 @@ REFUSE = "TORCH_XLA_EXT_REFUSE_GATHERS"
 def operators(mesh: xs.Mesh) -> None:
     torch_xla.device()
     register_host_kernels("TestCopy", "TestSumDifferenceRound")
-    for name, rule in (
-        ("whole", None),
-        ("rows", "n _ -> n _"),
-        ("pairs", "(k 2) _ -> (k 2) _"),
-    ):
+    for name, rule in (("whole", None), ("rows", "n _ -> n _"), ("pairs", "(k 2) _ -> (k 2) _")):
         define_operator(
             f"test_gather::{name}(Tensor a) -> Tensor",
             target="TestCopy",

@@ -1,7 +1,5 @@
 """Sharding rules of PyTorch's operators, Triton's kernels, functions of TVM-FFI and cuda_kernel."""
 
-from __future__ import annotations
-
 import gc
 import math
 import os
@@ -270,10 +268,7 @@ def test_triton_numbers_that_depend_on_the_part(line: xs.Mesh) -> None:
     call = {"outputs": {"y_ptr": x}, "sharding_rule": "n -> n", "n": of_x}
     check(line, lambda x: triton_call(kernels.guessed, x, grid=1, **call)[0], lambda x: x * 2, x)
     check(
-        line,
-        lambda x: triton_call(kernels.tuned, x, grid=by_block, **call)[0],
-        lambda x: x + 1,
-        x,
+        line, lambda x: triton_call(kernels.tuned, x, grid=by_block, **call)[0], lambda x: x + 1, x
     )
 
 

@@ -1,7 +1,5 @@
 """Gradients through regions of manual sharding."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,11 +1,9 @@
 """Operators with sharding rules on devices of which each has its part; BUILD says how many."""
 
-from __future__ import annotations
-
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from testing import programs  # before the first computation
 from testing.paged import assert_close, int32
-from testing.spmd import sharded
+from testing.spmd import sharded as placed
 from testing.ways import run_by
 from testing.xla import PLATFORM
 
@@ -56,9 +54,9 @@ def model(num_devices: int) -> xs.Mesh:
     return mesh_of(model=num_devices)
 
 
-def placed(tensor: torch.Tensor, mesh: xs.Mesh, spec: tuple | None = None) -> torch.Tensor:
+def all_placed(tensors: Iterable, mesh: xs.Mesh, specs: Iterable) -> list[torch.Tensor]:
     """On the devices, with a sharding or with none."""
-    return sharded(tensor, mesh, spec)
+    return [placed(tensor, mesh, spec) for tensor, spec in zip(tensors, specs, strict=True)]
 
 
 def batch(kv_heads: int = 4, heads: int = 8) -> tuple[torch.Tensor, ...]:
@@ -77,6 +75,10 @@ def run(function: Callable[..., torch.Tensor], target: str) -> tuple[torch.Tenso
     return result, compiled.with_target(target)
 
 
+def target_of(function: Callable) -> str:
+    return f"XlaGpu{function.__name__.title().replace('_', '')}"
+
+
 def check(result: torch.Tensor, expected: torch.Tensor) -> None:
     """Against the CPU's kernel, whose bits those of a GPU are not."""
     if PLATFORM == "Host":
@@ -85,9 +87,17 @@ def check(result: torch.Tensor, expected: torch.Tensor) -> None:
         assert_close(result, expected.double())
 
 
+def check_parts(function: Callable, tensors: tuple, args: list, *rest: object) -> str:
+    """Checks a call of which each device computes a part, alone; returns the program."""
+    result, program = run(lambda: function(*args, *rest), target_of(function))
+    check(result, function(*tensors, *rest))
+    assert programs.collectives(program) == []
+    return program
+
+
 def check_attention(tensors: tuple, mesh: xs.Mesh, specs: tuple) -> str:
     """Runs it with intermediate tensors for those without a spec; returns the program."""
-    args = [placed(tensor, mesh, spec) for tensor, spec in zip(tensors, specs, strict=True)]
+    args = all_placed(tensors, mesh, specs)
 
     def attend() -> torch.Tensor:
         traced = [
@@ -112,8 +122,8 @@ def test_heads_of_paged_attention(model: xs.Mesh, num_devices: int, query: tuple
 
 def test_a_result_is_sharded_as_the_rule_says(model: xs.Mesh, num_devices: int) -> None:
     query, *others = batch()
-    caches = [placed(cache, model, CACHE) for cache in others[:2]]
-    rest = [placed(tensor, model) for tensor in (query, *others[2:])]
+    caches = all_placed(others[:2], model, (CACHE, CACHE))
+    rest = all_placed((query, *others[2:]), model, [None] * 3)
     result = ops.paged_attention(rest[0], *caches, *rest[1:], SCALE)
     torch_xla.sync()
     assert result.shape == (4, 8, 64)
@@ -134,7 +144,7 @@ def test_more_devices_than_kv_heads(model: xs.Mesh, num_devices: int) -> None:
 def test_alibi_slopes(model: xs.Mesh) -> None:
     tensors, slopes = batch(), torch.rand(8)
     specs = (None, CACHE, CACHE, None, None)
-    args = [placed(t, model, s) for t, s in zip(tensors, specs, strict=True)]
+    args = all_placed(tensors, model, specs)
     result, program = run(
         lambda: ops.paged_attention(*args, SCALE, alibi_slopes=slopes.to("xla")),
         "XlaGpuPagedAttention",
@@ -165,12 +175,9 @@ def test_heads_of_ragged_paged_attention(model: xs.Mesh, num_devices: int) -> No
     pages = torch.randn(6, 16, 8, 64).bfloat16()
     q = torch.randn(8, 8, 64).bfloat16()
     others = (int32([3, 21, 0]), int32([[5, 0], [1, 4], [0, 0]]), int32([0, 3, 4, 0]), int32([2]))
-    args = [placed(q, model), placed(pages, model, CACHE), *(placed(x, model) for x in others)]
-    result, program = run(
-        lambda: ops.ragged_paged_attention(*args, sm_scale=SCALE), "XlaGpuRaggedPagedAttention"
-    )
-    check(result, ops.ragged_paged_attention(q, pages, *others, sm_scale=SCALE))
-    assert programs.collectives(program) == []
+    tensors = q, pages, *others
+    args = all_placed(tensors, model, (None, CACHE, *[None] * 4))
+    program = check_parts(ops.ragged_paged_attention, tensors, args, SCALE)
     assert f"bf16[6,16,{8 // num_devices},64]" in program
 
 
@@ -184,7 +191,7 @@ def check_with_lse(
         results[:] = function(*args, SCALE, sinks=sinks.to("xla"), return_lse=True)
         return results[0]
 
-    out, program = run(attend, f"XlaGpu{function.__name__.title().replace('_', '')}")
+    out, program = run(attend, target_of(function))
     expected = function(*tensors, SCALE, sinks=sinks, return_lse=True)
     check(out, expected[0])
     torch.testing.assert_close(results[1].cpu(), expected[1])
@@ -195,14 +202,14 @@ def check_with_lse(
 def test_second_result_of_sharded_heads(model: xs.Mesh, num_devices: int) -> None:
     tensors, sinks = batch(), torch.linspace(-2, 2, 8)
     specs = (None, CACHE, CACHE, None, None)
-    args = [placed(t, model, s) for t, s in zip(tensors, specs, strict=True)]
+    args = all_placed(tensors, model, specs)
     program = check_with_lse(ops.paged_attention, tensors, args, sinks)
     assert f"f32[4,{8 // num_devices}]" in program
     pages = torch.randn(6, 16, 8, 64).bfloat16()
     others = (int32([3, 21, 0]), int32([[5, 0], [1, 4], [0, 0]]), int32([0, 3, 4, 0]), int32([2]))
     tensors = torch.randn(8, 8, 64).bfloat16(), pages, *others
     specs = (None, CACHE, *[None] * 4)
-    args = [placed(t, model, s) for t, s in zip(tensors, specs, strict=True)]
+    args = all_placed(tensors, model, specs)
     program = check_with_lse(ops.ragged_paged_attention, tensors, args, sinks)
     assert f"f32[8,{8 // num_devices}]" in program
 
@@ -212,7 +219,7 @@ def test_second_result_of_sharded_sequences(num_devices: int) -> None:
     data = mesh_of(data=num_devices)
     specs = (("data", None, None), None, None, ("data", None), ("data",))
     tensors = batch()
-    args = [placed(t, data, s) for t, s in zip(tensors, specs, strict=True)]
+    args = all_placed(tensors, data, specs)
     program = check_with_lse(ops.paged_attention, tensors, args, torch.linspace(-2, 2, 8))
     assert f"f32[{4 // num_devices},8]" in program
 
@@ -224,12 +231,8 @@ def test_latent_attention(num_devices: int) -> None:
     tensors = query, cache, *batch()[3:]
     for axis, spec in (("data", ("data", None, None)), ("model", HEADS)):
         mesh = mesh_of(**{axis: num_devices})
-        args = [placed(t, mesh, s) for t, s in zip(tensors, (spec, *[None] * 3), strict=True)]
-        result, program = run(
-            lambda args=args: ops.mla_paged_attention(*args, SCALE), "XlaGpuMlaPagedAttention"
-        )
-        check(result, ops.mla_paged_attention(*tensors, SCALE))
-        assert programs.collectives(program) == []
+        args = all_placed(tensors, mesh, (spec, *[None] * 3))
+        check_parts(ops.mla_paged_attention, tensors, args, SCALE)
 
 
 def run_as(way: str, step: Callable, caches: list[torch.Tensor]) -> Callable:
@@ -296,7 +299,7 @@ def test_a_step(model: xs.Mesh, num_devices: int, way: str) -> None:
         "qkv": placed(projections["qkv"], model, ("model", None)),
         "out": placed(projections["out"], model, (None, "model")),
     }
-    caches = [placed(cache, model, CACHE) for cache in others[:2]]
+    caches = all_placed(others[:2], model, (CACHE, CACHE))
     expected_caches = [cache.clone() for cache in others[:2]]
 
     def layer(
@@ -328,35 +331,32 @@ def test_a_step(model: xs.Mesh, num_devices: int, way: str) -> None:
         assert shape in program and programs.copies(program, shape) == []
 
 
-@pytest.mark.parametrize("specs", [(("x", None), None), (None, (None, "x")), (("x", None),) * 2])
-def test_elements(num_devices: int, specs: tuple) -> None:
-    a, b = torch.randn(8, 12), torch.randn(8, 12)
-    line = mesh_of(x=num_devices)
-    x, y = (placed(t, line, spec) for t, spec in zip((a, b), specs, strict=True))
+ROWS, COLUMNS = ("x", None), (None, "x")
+
+
+@pytest.mark.parametrize(
+    ("specs", "collectives"),
+    [
+        ((ROWS, None), []),
+        ((None, COLUMNS), []),
+        ((ROWS, ROWS), []),
+        ((ROWS, COLUMNS), ["all-to-all"]),  # the second is brought to the sharding of the first
+    ],
+)
+def test_elements(num_devices: int, specs: tuple, collectives: list[str]) -> None:
+    tensors = torch.randn(8, 12), torch.randn(8, 12)
+    x, y = all_placed(tensors, mesh_of(x=num_devices), specs)
     result, program = run(lambda: ops.simple_add(x, y), "XlaGpuSimpleAdd")
-    assert torch.equal(result, a + b)
-    assert programs.collectives(program) == []
+    assert torch.equal(result, sum(tensors))
+    assert [each.split()[0] for each in programs.collectives(program)] == collectives
     assert "f32[8,12]" not in program.partition("XlaGpuSimpleAdd")[0].rpartition("\n")[2]
 
 
-def test_operands_of_different_shardings(num_devices: int) -> None:
-    """The second is brought to that of the first."""
-    a, b = torch.randn(8, 12), torch.randn(8, 12)
-    line = mesh_of(x=num_devices)
-    x, y = placed(a, line, ("x", None)), placed(b, line, (None, "x"))
-    result, program = run(lambda: ops.simple_add(x, y), "XlaGpuSimpleAdd")
-    assert torch.equal(result, a + b)
-    assert [each.split()[0] for each in programs.collectives(program)] == ["all-to-all"]
-
-
 def test_devices_in_another_order(num_devices: int) -> None:
-    a, b = torch.randn(8, 12), torch.randn(8, 12)
+    tensors = torch.randn(8, 12), torch.randn(8, 12)
     reversed_mesh = xs.Mesh(np.arange(num_devices)[::-1].copy(), (num_devices,), ("x",))
-    x = placed(a, reversed_mesh, ("x", None))
-    y = placed(b, mesh_of(x=num_devices), None)
-    result, program = run(lambda: ops.simple_add(x, y), "XlaGpuSimpleAdd")
-    assert torch.equal(result, a + b)
-    assert programs.collectives(program) == []
+    x, y = placed(tensors[0], reversed_mesh, ROWS), placed(tensors[1], reversed_mesh, None)
+    check_parts(ops.simple_add, tensors, [x, y])
 
 
 def test_gradient(num_devices: int) -> None:
@@ -479,7 +479,7 @@ def test_grouped_linear(model: xs.Mesh, num_devices: int, name: str) -> None:
     *specs, shard = _GROUPED[name]
     ranges = torch.tensor([[1, 4], [4, 4], [4, 9], [9, 11]], dtype=torch.int32)
     tensors = torch.randn(12, 24), torch.randn(4, 16, 24), ranges
-    args = [placed(tensor, model, spec) for tensor, spec in zip(tensors, specs, strict=True)]
+    args = all_placed(tensors, model, specs)
     result, program = run(lambda: ops.grouped_linear(*args), "XlaGpuGroupedLinear")
     torch.testing.assert_close(result, ops.grouped_linear(*tensors), rtol=1e-5, atol=1e-5)
     assert f"f32[{','.join(map(str, shard(num_devices)))}]" in program
@@ -495,10 +495,7 @@ def test_grouped_linear_sum(model: xs.Mesh, name: str) -> None:
     ranges = torch.tensor([[0, 4], [4, 4], [4, 9], [9, 12]], dtype=torch.int32)
     position = torch.randint(12, (3, 4), dtype=torch.int32)
     tensors = torch.randn(12, 24), torch.randn(4, 16, 24), ranges, position, torch.rand(3, 4)
-    args = [
-        placed(tensor, model, spec)
-        for tensor, spec in zip(tensors, [*specs, None, None], strict=True)
-    ]
+    args = all_placed(tensors, model, [*specs, None, None])
     result, program = run(lambda: ops.grouped_linear_sum(*args), "XlaGpuGroupedLinearSum")
     torch.testing.assert_close(result, ops.grouped_linear_sum(*tensors), rtol=1e-5, atol=1e-5)
     assert programs.collectives(program) == ["all-reduce f32[3,16]{1,0}"]
@@ -529,7 +526,7 @@ def test_scaled_grouped_linear_sum(model: xs.Mesh, num_devices: int, name: str) 
     )
     x_scale_spec = x_spec if k_scales > 1 else (None, None)
     specs = x_spec, w_spec, x_scale_spec, scale_spec, None, None, None
-    args = [placed(tensor, model, spec) for tensor, spec in zip(tensors, specs, strict=True)]
+    args = all_placed(tensors, model, specs)
     result, program = run(
         lambda: ops.scaled_grouped_linear_sum(*args, torch.float32), "XlaGpuScaledGroupedLinearSum"
     )

@@ -1,7 +1,5 @@
 """The parts of a call that devices may have: those that plans make, and what functions say."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

@@ -1,7 +1,5 @@
 """Each device's part of a call's tensors, from a rule and the operands' shardings."""
 
-from __future__ import annotations
-
 from torch_xla_ext.sharding import plan, tiling
 from torch_xla_ext.sharding.plan import Array, Plan
 from torch_xla_ext.sharding.rule import Rule, parse

@@ -3,8 +3,6 @@
 Only inputs and parameters are marked, as in any recipe for several devices.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import struct

@@ -1,7 +1,5 @@
 """Reading and exporting values that two devices share."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

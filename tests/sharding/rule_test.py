@@ -1,7 +1,5 @@
 """Sharding rules: what is understood, and what is refused when an operator is defined."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Tensors of the host that go to several devices."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

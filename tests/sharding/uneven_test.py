@@ -1,7 +1,5 @@
 """Sizes that a mesh does not divide: right numbers, and a warning that says what it costs."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Weights that are divided as the batch are gathered for their products, not the activations."""
 
-from __future__ import annotations
-
 import copy
 import os
 

@@ -1,7 +1,5 @@
 """Convolutions and pools of images that devices divide: the numbers of one device."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

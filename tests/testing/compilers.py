@@ -1,7 +1,5 @@
 """Imports what the first torch.compile needs, in a process from which others are forked."""
 
-from __future__ import annotations
-
 import torch._dynamo
 import torch._inductor.compile_fx  # noqa: F401
 from torch._dynamo import guards

@@ -1,7 +1,5 @@
 """cuDNN's attention on the CPU: its calls give the numbers of their references."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Iterator
 

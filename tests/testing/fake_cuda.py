@@ -2,8 +2,6 @@
 
 # ruff: noqa: N802, N815 (CUDA's names)
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

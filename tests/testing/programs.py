@@ -1,7 +1,5 @@
 """The programs that XLA compiles, after all its passes: import it before the first computation."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -11,11 +9,7 @@ from pathlib import Path
 
 _FOLDER = tempfile.TemporaryDirectory()
 os.environ["XLA_FLAGS"] = " ".join(
-    [
-        os.environ.get("XLA_FLAGS", ""),
-        f"--xla_dump_to={_FOLDER.name}",
-        "--xla_dump_hlo_as_text",
-    ]
+    [os.environ.get("XLA_FLAGS", ""), f"--xla_dump_to={_FOLDER.name}", "--xla_dump_hlo_as_text"]
 )
 
 _COLLECTIVE = re.compile(

@@ -5,8 +5,6 @@ purpose: a few shapes, a few sizes, and operations whose variants differ in one 
 many programs differ in little from one that ran before.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Random functions that are called several times, and compared with the CPU."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Scripts that need a process of their own, and are not about what an import does."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

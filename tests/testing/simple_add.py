@@ -2,14 +2,7 @@
 
 import torch
 
-DTYPES = (
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.float64,
-    torch.int32,
-    torch.int64,
-)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.int64)
 
 
 def random(dtype: torch.dtype, *shape: int) -> torch.Tensor:

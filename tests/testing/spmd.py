@@ -5,7 +5,7 @@ import torch_xla
 import torch_xla.distributed.spmd as xs
 
 
-def sharded(tensor: torch.Tensor, mesh: xs.Mesh, spec: tuple | None) -> torch.Tensor:
+def sharded(tensor: torch.Tensor, mesh: xs.Mesh, spec: tuple | None = None) -> torch.Tensor:
     """`tensor` on the devices, sharded as `spec` says if there is one."""
     result = tensor.to("xla")
     if spec is not None:

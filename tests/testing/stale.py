@@ -4,8 +4,6 @@ Each runs twice, with the function itself and captured, and both must return the
 until the captured one may raise CaptureError.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import random

@@ -1,7 +1,5 @@
 """Operands of small steps, their values, and a small model."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

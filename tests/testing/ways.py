@@ -1,7 +1,5 @@
 """The ways to run a function on the device: "lazy", "captured", or compiled by "openxla"."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -3,8 +3,6 @@
 Reads the work tree, not the wheel, as lint_test.py does.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator

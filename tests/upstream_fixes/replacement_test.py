@@ -1,7 +1,5 @@
 """Functions of other libraries are replaced and restored, here in a library made for the test."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """Each row of the table replaces what it names when that is imported, and can be taken back."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import importlib.util

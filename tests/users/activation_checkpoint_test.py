@@ -1,7 +1,5 @@
 """torch.utils.checkpoint on an XLA device: the same gradients, with less kept until backward()."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

@@ -5,8 +5,6 @@ then takes results of the same size in their order, which exchanges the buffers 
 weights.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 

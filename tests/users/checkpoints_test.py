@@ -1,7 +1,5 @@
 """Checkpoints of sharded states: the SPMD planners, and the CheckpointManager."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -4,8 +4,6 @@ It must not write where something else still reads, nor confuse arguments that s
 later call than the one that compiled it.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 

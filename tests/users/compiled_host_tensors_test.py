@@ -1,7 +1,5 @@
 """Functions of torch.compile(backend="openxla") that use CPU tensors beside XLA tensors."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 

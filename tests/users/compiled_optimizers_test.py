@@ -4,8 +4,6 @@ Most of them count their steps in a CPU tensor for each parameter (cases of tens
 compiled_host_tensors_test.py).
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

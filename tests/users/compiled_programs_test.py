@@ -1,7 +1,5 @@
 """Functions and modules as people write them, under torch.compile(backend="openxla")."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Results of torch.compile(backend="openxla") that share memory, and are written to later."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

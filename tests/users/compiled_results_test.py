@@ -4,8 +4,6 @@ Upstream torch_xla 2.8.1 gives `twos` for the product in `return product, twos, 
 an IndexError for `state.copy_(x)`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

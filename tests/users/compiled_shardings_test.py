@@ -3,8 +3,6 @@
 Upstream torch_xla 2.8.1 takes the tensor for a constant in the second one.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

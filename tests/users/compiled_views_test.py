@@ -4,8 +4,6 @@ Upstream torch_xla 2.8.1 takes an argument that is a view for a constant, where 
 view of it; and it takes arguments that share memory for others, where the function writes to one.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Options of XLA's compiler for single programs (tests/pjrt_shim has the plugin's side)."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

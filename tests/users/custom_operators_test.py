@@ -1,7 +1,5 @@
 """Operators by torch.library.custom_op whose functions write to tensors that they have made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

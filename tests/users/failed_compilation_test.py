@@ -1,7 +1,5 @@
 """A program that cannot be compiled costs nobody else's values, and says why each time."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import mmap

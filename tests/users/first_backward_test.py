@@ -1,7 +1,5 @@
 """A program whose first backward() is one of CPU tensors."""
 
-from __future__ import annotations
-
 import pytest
 from testing.scripts import run_script
 

@@ -1,7 +1,5 @@
 """A loop without torch_xla.sync() would repeat all its steps in each: then reads compute it all."""
 
-from __future__ import annotations
-
 import pytest
 from testing.scripts import run_script
 

@@ -1,7 +1,5 @@
 """Tensors of the host, sent to a device: small ones are copied in the calling thread."""
 
-from __future__ import annotations
-
 import pytest
 from testing.scripts import run_script
 

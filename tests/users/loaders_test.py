@@ -1,7 +1,5 @@
 """torch_xla's loaders raise what their threads raise, and shard batches of all ranks."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """torch_xla's loops that are one program, beside loops in Python."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Programs with the results of mark_sharding, a subclass whose operations Python dispatches."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

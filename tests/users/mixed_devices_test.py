@@ -3,8 +3,6 @@
 Elementwise operators compute, as in upstream, and warn.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Modules that move to an XLA device, and back, keep their parameters, as with CUDA."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch_xla

@@ -4,8 +4,6 @@ These are CPU tensors with PJRT_DEVICE=CPU. With PJRT_DEVICE=CUDA and a torch wi
 tests run on CUDA tensors (docs/pjrt_shim.md).
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import os
@@ -26,8 +24,6 @@ DEVICE = "cuda" if os.environ.get("PJRT_DEVICE") == "CUDA" else "cpu"
 pytestmark = pytest.mark.skipif(
     DEVICE == "cuda" and not torch.cuda.is_available(), reason="needs a torch with CUDA"
 )
-# Of a CPU tensor that is written to, XLA:CPU's result is copied.
-WRITES_IN_PLACE = DEVICE == "cuda"
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,5 @@
 """Values that are still pending while their tensors' buffers are replaced, three ways."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """torch_xla.experimental.assume_pure of any function: as the function itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """torch.manual_seed sets the seeds of all devices, XLA's among them."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

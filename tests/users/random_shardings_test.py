@@ -5,8 +5,6 @@ They read and write the same tensors in each call. Results and tensors must be t
 RANDOM_STEPS and RANDOM_SEED choose how many, and which.
 """
 
-from __future__ import annotations
-
 import os
 import random
 

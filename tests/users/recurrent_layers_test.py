@@ -1,7 +1,5 @@
 """Recurrent layers, with sequences of one length and packed ones."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch_xla  # which also replaces torch.nn.GRU

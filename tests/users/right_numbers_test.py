@@ -16,10 +16,7 @@ from torch_xla_ext import ops
 
 
 def tensors() -> tuple[torch.Tensor, torch.Tensor]:
-    return (
-        torch.tensor([1.0, 2, 3], device="xla"),
-        torch.tensor([10.0, 20, 30], device="xla"),
-    )
+    return (torch.tensor([1.0, 2, 3], device="xla"), torch.tensor([10.0, 20, 30], device="xla"))
 
 
 def test_sums_of_the_same_tensors_in_another_order() -> None:

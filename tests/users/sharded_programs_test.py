@@ -1,7 +1,5 @@
 """Programs on four devices under SPMD: right numbers, or an error of one sentence."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -5,8 +5,6 @@
 The second argument says what the kernel TestCombine does, which this process registers.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

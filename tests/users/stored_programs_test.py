@@ -1,7 +1,5 @@
 """Programs that initialize_cache stores are loaded by later processes, but not when stale."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

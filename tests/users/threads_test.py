@@ -1,7 +1,5 @@
 """Several threads that trace, and call torch_xla.sync(), which computes the tensors of all."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Training loops as people write them, lazily and captured, against the same loop on the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -42,11 +40,7 @@ class Loop:
         return losses
 
 
-def check(
-    train: Callable[[Loop], list[float]],
-    way: str,
-    digits: float = 1e-5,
-) -> None:
+def check(train: Callable[[Loop], list[float]], way: str, digits: float = 1e-5) -> None:
     """Runs it on the CPU and on the device; compares losses and parameters."""
     loops = [Loop(device, way) for device in ("cpu", "xla")]
     expected, got = [train(loop) for loop in loops]

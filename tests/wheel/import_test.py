@@ -1,7 +1,5 @@
 """The installed wheel imports and works where there is no GPU, no driver and no CUDA."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import re
@@ -82,13 +80,7 @@ def test_dynamo_is_imported_when_it_is_used(first: str) -> None:
         "import torch._dynamo.config as config\n"
         "print(config is torch._dynamo.config, config.cache_size_limit, config.specialize_float)\n"
     )
-    assert run(code) == [
-        "False False",
-        "False True",
-        "False False",
-        "3 False",
-        "True 3 True",
-    ]
+    assert run(code) == ["False False", "False True", "False False", "3 False", "True 3 True"]
 
 
 @pytest.mark.parametrize("device", ["meta", "xla"])

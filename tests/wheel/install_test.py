@@ -1,7 +1,5 @@
 """pip installs the wheel beside torch, finds it consistent, and removes all of it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sysconfig

@@ -1,7 +1,5 @@
 """The wheel is the same, byte by byte, when it is built again elsewhere."""
 
-from __future__ import annotations
-
 import filecmp
 import os
 import zipfile

@@ -1,7 +1,5 @@
 """The wheel is what a wheel has to be, and says truly what it is."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import email
@@ -93,10 +91,7 @@ def test_only_the_front_and_our_package_are_new() -> None:
         "torch_xla_huggingface/",
         "xla_kernels/",
     )
-    assert {name for name in new if not name.startswith(packages)} == {
-        UPSTREAM_BINARY,
-        "_XLAC.pyi",
-    }
+    assert {name for name in new if not name.startswith(packages)} == {UPSTREAM_BINARY, "_XLAC.pyi"}
     assert not [name for name in FILES if name.startswith(UPSTREAM_DIST_INFO)]
 
 

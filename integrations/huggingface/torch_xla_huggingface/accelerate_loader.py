@@ -5,8 +5,6 @@ many gradients are accumulated. A thread of torch_xla's MpDeviceLoader reads up 
 ahead, so the answer would be yes for several earlier batches, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch_xla

@@ -5,8 +5,6 @@ nearly always takes the likeliest token, which the device has computed. Otherwis
 again with the right token, and overwrites the same positions of the cache.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

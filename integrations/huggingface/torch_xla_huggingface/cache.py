@@ -160,10 +160,7 @@ class StepCache(Cache):
     is_compileable = True
 
     def __init__(
-        self,
-        layers: list[tuple[torch.Tensor, torch.Tensor]],
-        size: int,
-        positions: torch.Tensor,
+        self, layers: list[tuple[torch.Tensor, torch.Tensor]], size: int, positions: torch.Tensor
     ) -> None:
         self.size, self.positions, self._is_first = size, positions, not layers
         self.layers = [_StepLayer(size, positions, tensors) for tensors in layers]

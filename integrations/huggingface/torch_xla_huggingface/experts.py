@@ -8,8 +8,6 @@ permutation, so gradients are gathers and sums, too.
 ``experts_implementation="eager"`` is a loop over the experts (moe.py).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from types import FunctionType

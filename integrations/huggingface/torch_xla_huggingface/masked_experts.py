@@ -3,8 +3,6 @@
 Tokens that did not choose the expert are zeros, and are left out of the sum.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Sequence
 

@@ -12,8 +12,6 @@ block's functions stay transformers'; only the results of `one_hot`, `where` and
 replaced.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from types import FunctionType

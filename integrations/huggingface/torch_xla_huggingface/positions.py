@@ -5,8 +5,6 @@ a cache, such as the Trainer's, transformers 5 reads the positions and so waits 
 earlier versions always make a mask. But most models get no positions, and count from 0.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ These libraries compare addresses of storages. Storages of XLA tensors have none
 share memory have the same storage, as on the CPU.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

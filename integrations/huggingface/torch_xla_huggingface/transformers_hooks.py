@@ -4,8 +4,6 @@ transformers may be imported before torch_xla, and accelerate may import torch_x
 import.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import threading

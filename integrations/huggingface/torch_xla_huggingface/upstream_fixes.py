@@ -4,8 +4,6 @@ torch_xla_ext_startup.install applies the rows when the libraries are imported. 
 imports this module, so it imports none of the libraries.
 """
 
-from __future__ import annotations
-
 from torch_xla_ext_startup.replacement import Fix
 
 _HOOKS = "torch_xla_huggingface.transformers_hooks"

@@ -1,7 +1,5 @@
 """torch-tpu as the front end of xla_kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 
 import torch

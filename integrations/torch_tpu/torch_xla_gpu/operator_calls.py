@@ -56,10 +56,7 @@ class KernelCall(OperatorCall):
             attributes=ffi_attributes.of_kernel(self.schema, tensors, checked.parameters),
             aliases=self._aliases(checked),
             layouts={**self.traits.result_layouts, **self.schema.result_layouts},
-            operand_layouts={
-                **self.traits.operand_layouts,
-                **self.schema.operand_layouts(tensors),
-            },
+            operand_layouts={**self.traits.operand_layouts, **self.schema.operand_layouts(tensors)},
         )
 
     def _aliases(self, checked: Checked) -> dict[int, int]:

@@ -1,7 +1,5 @@
 """XLA's options for the programs of steps."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 

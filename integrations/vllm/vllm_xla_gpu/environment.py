@@ -3,8 +3,6 @@
 install.py imports this module where there is neither vLLM nor torch.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import os

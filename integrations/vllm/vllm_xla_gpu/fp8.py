@@ -1,7 +1,5 @@
 """Linear layers whose weights and inputs are rounded to float8_e4m3fn, with scales, as in vLLM."""
 
-from __future__ import annotations
-
 import torch
 from torch_xla import runtime as xr
 

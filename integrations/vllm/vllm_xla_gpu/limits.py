@@ -1,7 +1,5 @@
 """Limits of the operators (docs/paged_attention.md), and the error for everything else."""
 
-from __future__ import annotations
-
 HEAD_DIMS = (64, 96, 128, 192, 256)  # smaller heads are padded to these
 LATENT_DIM = 576  # of multi-head latent attention: 512, and 64 that are rotated
 PAGE_SIZES = (8, 16, 32, 64, 128)

@@ -1,7 +1,5 @@
 """Products of tokens with weights that are not quantized."""
 
-from __future__ import annotations
-
 import functools
 
 import torch

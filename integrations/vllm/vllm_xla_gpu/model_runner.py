@@ -17,10 +17,7 @@ from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
-from vllm.model_executor.model_loader.utils import (
-    initialize_model,
-    set_default_torch_dtype,
-)
+from vllm.model_executor.model_loader.utils import initialize_model, set_default_torch_dtype
 from vllm.v1.kv_cache_interface import MLAAttentionSpec
 from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 
@@ -28,15 +25,7 @@ import torch_xla_ext
 from torch_xla_ext import ops
 from torch_xla_ext.graph import CapturedStep
 from vllm_xla_gpu import moe, overrides, weights
-from vllm_xla_gpu.batch import (
-    KNOWN,
-    NO_ADAPTER,
-    Batch,
-    BatchShape,
-    decode_sizes,
-    pack,
-    step_sizes,
-)
+from vllm_xla_gpu.batch import KNOWN, NO_ADAPTER, Batch, BatchShape, decode_sizes, pack, step_sizes
 from vllm_xla_gpu.lora import write_slots_whole
 from vllm_xla_gpu.memory import DeviceMemory
 from vllm_xla_gpu.processes import fingerprint

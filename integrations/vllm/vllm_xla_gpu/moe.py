@@ -4,8 +4,6 @@ The weights stay as vLLM loads them. With several devices, each has a part of ev
 width, and one all-reduce adds the results.
 """
 
-from __future__ import annotations
-
 import functools
 
 import torch

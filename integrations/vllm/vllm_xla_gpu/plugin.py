@@ -1,7 +1,5 @@
 """The entry points that vLLM loads, in each of its processes."""
 
-from __future__ import annotations
-
 import logging
 import os
 

@@ -5,8 +5,6 @@ vLLM's own layers call its CUDA operators. Here all kinds of checkpoint get one 
 inputs. The product is fp8.linear; that of experts is in moe.py.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 

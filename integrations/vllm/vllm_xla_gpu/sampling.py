@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from vllm.v1.sample.tpu.metadata import (
-    DEFAULT_SAMPLING_PARAMS,
-    TPUSupportedSamplingMetadata,
-)
+from vllm.v1.sample.tpu.metadata import DEFAULT_SAMPLING_PARAMS, TPUSupportedSamplingMetadata
 from vllm.v1.sample.tpu.sampler import Sampler, apply_top_k_top_p
 
 if TYPE_CHECKING:

@@ -1,7 +1,5 @@
 """Linear layers whose weights are sharded over the devices."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The seconds of an engine's start, by its parts."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator

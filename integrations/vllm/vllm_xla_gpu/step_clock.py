@@ -4,8 +4,6 @@ The engine schedules a step while the previous one runs. If that one has prompts
 arrives during it would wait for both steps before its own first step.
 """
 
-from __future__ import annotations
-
 import collections
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`bazel run //:develop` links, unpacks and copies the right files."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from pathlib import Path

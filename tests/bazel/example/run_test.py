@@ -1,7 +1,5 @@
 """`bazel run //examples:NAME` installs what the example needs, or says why it cannot."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

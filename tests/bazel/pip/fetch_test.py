@@ -1,7 +1,5 @@
 """fetch.py against a package index of its own: a folder, or a port that nothing listens on."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

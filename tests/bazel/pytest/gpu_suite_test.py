@@ -1,7 +1,5 @@
 """gpu_suite.py: packs, runs in parts, goes on where it ended, and merges; here without a GPU."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

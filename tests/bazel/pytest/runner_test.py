@@ -1,7 +1,5 @@
 """runner.py: Bazel's test protocol reaches pytest."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

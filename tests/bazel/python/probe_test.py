@@ -1,7 +1,5 @@
 """probe.py: which Pythons will do, and what is said of the others."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

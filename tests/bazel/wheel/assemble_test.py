@@ -1,7 +1,5 @@
 """assemble: a whole small wheel, and what stops it."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """check_abi: what it finds in small libraries that stand for the front and the upstream binary."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import check_abi

@@ -1,7 +1,5 @@
 """The two checks that stop a build: the upstream binary's digest, and undefined symbols."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

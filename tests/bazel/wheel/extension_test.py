@@ -1,7 +1,5 @@
 """The wheel of an _XLAC that was built from source has it, and no upstream binary."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

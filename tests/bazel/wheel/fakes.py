@@ -1,7 +1,5 @@
 """Small stand-ins for the upstream wheel and for shared libraries."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import subprocess

@@ -1,7 +1,5 @@
 """metadata: each edit changes what it says and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 from fakes import ENTRY_POINTS, METADATA, VERSION_PY
 from metadata import Edits, edit_entry_points, edit_metadata, edit_version_py, wheel_file

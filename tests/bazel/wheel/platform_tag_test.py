@@ -1,7 +1,5 @@
 """platform_tag: the tag follows from the symbol versions that a library needs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

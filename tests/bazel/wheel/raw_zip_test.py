@@ -1,7 +1,5 @@
 """RawZipWriter: what it writes, Python's zipfile reads, and equal contents give equal files."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

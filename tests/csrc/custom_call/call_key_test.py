@@ -1,7 +1,5 @@
 """The key of a cached call covers its operands' types and all other values."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -6,12 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla
-from testing.xla import (
-    XLAC,
-    compilations,
-    custom_call_lines,
-    register_host_kernels,
-)
+from testing.xla import XLAC, compilations, custom_call_lines, register_host_kernels
 from torch_xla.experimental import eager_mode_context
 
 UNIFIED = "api_version=API_VERSION_STATUS_RETURNING_UNIFIED"

@@ -21,6 +21,12 @@ X = torch.arange(-8.0, 8).reshape(4, 4) / 4
 SQUARE = torch.arange(256.0).reshape(1, 16, 4, 4)
 INDEX = torch.tensor([2, 0, 1, 3])
 
+
+def scaled(x: Function, factor: float, interval: int) -> torch.Tensor:
+    scale, steps, found = torch.ones(1), torch.zeros(1, dtype=torch.int32), torch.zeros(1)
+    return torch._amp_update_scale_(x(scale), x(steps), x(found), factor, 0.5, interval)
+
+
 # name: what differs, a function of it, of which the results are compared with the CPU's.
 CASES: dict[str, tuple[Function, tuple[object, object]]] = {
     "celu, alpha": (lambda x, alpha: F.celu(x(X), alpha=alpha), (0.5, 2.0)),
@@ -46,28 +52,8 @@ CASES: dict[str, tuple[Function, tuple[object, object]]] = {
         lambda x, dtype: torch.cat([x(X[0]), x(torch.empty(0, dtype=dtype))]),
         (torch.float32, torch.float64),
     ),
-    "_amp_update_scale_, growth_factor": (
-        lambda x, factor: torch._amp_update_scale_(
-            x(torch.ones(1)),
-            x(torch.zeros(1, dtype=torch.int32)),
-            x(torch.zeros(1)),
-            factor,
-            0.5,
-            1,
-        ),
-        (2.0, 4.0),
-    ),
-    "_amp_update_scale_, growth_interval": (
-        lambda x, interval: torch._amp_update_scale_(
-            x(torch.ones(1)),
-            x(torch.zeros(1, dtype=torch.int32)),
-            x(torch.zeros(1)),
-            2.0,
-            0.5,
-            interval,
-        ),
-        (1, 2),
-    ),
+    "_amp_update_scale_, growth_factor": (lambda x, factor: scaled(x, factor, 1), (2.0, 4.0)),
+    "_amp_update_scale_, growth_interval": (lambda x, count: scaled(x, 2.0, count), (1, 2)),
 }
 
 
@@ -101,10 +87,7 @@ def test_quantization_axis(device: torch.device) -> None:
 
 @pytest.mark.parametrize(
     "fill",
-    [
-        lambda x: x.exponential_(),
-        lambda x: x.bernoulli_(torch.tensor(0.5, device=x.device)),
-    ],
+    [lambda x: x.exponential_(), lambda x: x.bernoulli_(torch.tensor(0.5, device=x.device))],
     ids=["exponential_", "bernoulli_"],
 )
 def test_shape_of_random_numbers(fill: Function, device: torch.device) -> None:

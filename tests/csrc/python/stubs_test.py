@@ -1,7 +1,5 @@
 """torch_xla_ext/python/_XLAC.pyi declares what the library adds to upstream's extension module."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

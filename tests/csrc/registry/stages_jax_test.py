@@ -3,8 +3,6 @@
 Only XLA itself shows whether it reads what the functions of csrc/registry/stages.cc pass to it.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

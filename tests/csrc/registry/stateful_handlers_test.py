@@ -1,7 +1,5 @@
 """FFI handlers with several stages and a state, as a user registers and calls them."""
 
-from __future__ import annotations
-
 import ast
 import ctypes
 import os
@@ -343,140 +341,122 @@ def register_type(name: object, type_id: object, **options: object) -> Callable[
 
 DATA = (ctypes.c_int64 * 4)(1, 2, 3, 4)
 
-WRONG = {
-    "unknown stage": (
-        register(handlers(exec=1)),
-        ValueError,
-        "target 'x': unknown stage 'exec'; did you mean 'execute'.?; a target's stages are "
-        "'instantiate', 'prepare', 'initialize', 'execute', 'record'",
-    ),
-    "stage that is no text": (
-        register({1: 2}),
-        ValueError,
-        "target 'x': unknown stage 1; a target",
-    ),
-    "no execute": (
-        register({"instantiate": 1}),
-        ValueError,
-        "target 'x': expected a handler for 'execute', .* but got 'instantiate'",
-    ),
-    "no handlers": (register({}), ValueError, "'execute', .* but got no handler at all"),
-    "execute is None": (register({"execute": None}), ValueError, "but got no handler at all"),
-    "stage of a wrong type": (
-        register(handlers(prepare="Prepare")),
-        TypeError,
-        "target 'x': stage 'prepare' must be a PyCapsule, an address or a ctypes function, but is "
-        "of type str",
-    ),
-    "stage that is no code": (
-        register(handlers(execute=ctypes.addressof(DATA))),
-        ValueError,
-        "target 'x': the address for 'execute' is 0x.*, which is not the address of code",
-    ),
-    "untyped stages": (
-        register(handlers(), api="untyped"),
-        TypeError,
-        "target 'x': handlers of stages require api='ffi', but api is 'untyped'",
-    ),
-    "untyped symbols": (
-        register(PATH, symbol={"execute": "ScaleExecute"}, api="untyped"),
-        TypeError,
-        "target 'x': handlers of stages require api='ffi'",
-    ),
-    "untyped in command buffers": (
-        register(address("ScaleExecute"), api="untyped", command_buffer_compatible=True),
-        TypeError,
-        "target 'x': command_buffer_compatible requires api='ffi', but api is 'untyped'",
-    ),
-    "symbols of a dictionary": (
-        register(handlers(), symbol={"execute": "ScaleExecute"}),
-        TypeError,
-        "target 'x': symbol requires a library, but library is of type dict",
-    ),
-    "unknown symbol": (
-        register(PATH, symbol={"execute": "ScaleExecut"}),
-        AttributeError,
-        "has no symbol 'ScaleExecut'; similar are ScaleExecute",
-    ),
-    "symbol of a wrong type": (
-        register(PATH, symbol={"execute": 1}),
-        TypeError,
-        "target 'x': stage 'execute' must be the name of a symbol, but is of type int",
-    ),
-    "no data": (
-        register(12345),
-        ValueError,
-        "target 'x': the address is 0x3039, which is the address neither of code nor of data",
-    ),
-    "numbers": (
-        register(capsule(ctypes.addressof(DATA))),
-        ValueError,
-        "target 'x': the capsule's address is 0x.*, which is not the address of an "
-        "XLA_FFI_Handler_Bundle: its instantiate is 0x1, which is not the address of code",
-    ),
-    "bundle without execute": (
-        lambda: register_kernel("NoExecute", PATH),
-        ValueError,
-        "target 'NoExecute': expected a handler for 'execute', .* but got 'instantiate'",
-    ),
-    "null for a bundle": (
-        lambda: register_kernel("Null", PATH),
-        ValueError,
-        "target 'Null': the result of NullHostBundle of .* is 0x0, which is the address neither",
-    ),
-    "numbers for a bundle": (
-        lambda: register_kernel("Numbers", PATH),
-        ValueError,
-        "target 'Numbers': the result of NumbersHostBundle of .*: its instantiate is 0x1",
-    ),
-    "another type of the same name": (
-        register_type("Plan", ctypes.addressof(DATA)),
-        ValueError,
-        'FFI type "Plan": another type, whose id is 0x.*, is registered under this name for '
-        '"Host", and this one.s is .*; register it under another name',
-    ),
-    "type without a name": (
-        register_type("", pointer("UnregisteredTypeId")),
-        ValueError,
-        "the name of an FFI type is empty",
-    ),
-    "type whose name is no text": (
-        register_type(pointer("UnregisteredTypeId"), "a"),
-        TypeError,
-        "register_ffi_type: name must be a str, but is of type int",
-    ),
-    "type of a wrong type": (
-        register_type("a", "b"),
-        TypeError,
-        "FFI type 'a': type_id must be a PyCapsule, an address or a ctypes function, but is of "
-        "type str",
-    ),
-    "type that is code": (
-        register_type("a", address("ScaleExecute")),
-        ValueError,
-        "FFI type 'a': type_id is 0x.*, which is not the address of data .*pass that of the "
-        "XLA_FFI_TypeId",
-    ),
-    "type that is nothing": (register_type("a", 0), ValueError, "type_id is 0x0, which is not"),
-    "type for an unknown platform": (
-        register_type("a", ctypes.addressof(DATA), platform="CPU"),
-        ValueError,
-        'unknown platform "CPU"; known are "CUDA", "Host"',
-    ),
-    "keys of a type": (
-        register_type("a", {"id": 1}),
-        ValueError,
-        r"FFI type 'a': expected a dictionary with the key 'type_id' .* got the keys \['id'\]",
-    ),
-    "type information that is none": (
-        register_type("a", ctypes.addressof(DATA), type_info=ctypes.addressof(DATA)),
-        ValueError,
-        "FFI type 'a': type_info has the deleter 0x3, which is not the address of code",
-    ),
+WRONG: dict[type[Exception], list[tuple[Callable[[], object], str]]] = {
+    ValueError: [
+        (
+            register(handlers(exec=1)),
+            "target 'x': unknown stage 'exec'; did you mean 'execute'.?; a target's stages are "
+            "'instantiate', 'prepare', 'initialize', 'execute', 'record'",
+        ),
+        (register({1: 2}), "target 'x': unknown stage 1; a target"),
+        (
+            register({"instantiate": 1}),
+            "target 'x': expected a handler for 'execute', .* but got 'instantiate'",
+        ),
+        (register({}), "'execute', .* but got no handler at all"),
+        (register({"execute": None}), "but got no handler at all"),
+        (
+            register(handlers(execute=ctypes.addressof(DATA))),
+            "target 'x': the address for 'execute' is 0x.*, which is not the address of code",
+        ),
+        (
+            register(12345),
+            "target 'x': the address is 0x3039, which is the address neither of code nor of data",
+        ),
+        (
+            register(capsule(ctypes.addressof(DATA))),
+            "target 'x': the capsule's address is 0x.*, which is not the address of an "
+            "XLA_FFI_Handler_Bundle: its instantiate is 0x1, which is not the address of code",
+        ),
+        (
+            lambda: register_kernel("NoExecute", PATH),
+            "target 'NoExecute': expected a handler for 'execute', .* but got 'instantiate'",
+        ),
+        (
+            lambda: register_kernel("Null", PATH),
+            "target 'Null': the result of NullHostBundle of .* is 0x0, which is the address "
+            "neither",
+        ),
+        (
+            lambda: register_kernel("Numbers", PATH),
+            "target 'Numbers': the result of NumbersHostBundle of .*: its instantiate is 0x1",
+        ),
+        (
+            register_type("Plan", ctypes.addressof(DATA)),
+            'FFI type "Plan": another type, whose id is 0x.*, is registered under this name '
+            'for "Host", and this one.s is .*; register it under another name',
+        ),
+        (register_type("", pointer("UnregisteredTypeId")), "the name of an FFI type is empty"),
+        (
+            register_type("a", address("ScaleExecute")),
+            "FFI type 'a': type_id is 0x.*, which is not the address of data .*pass that of "
+            "the XLA_FFI_TypeId",
+        ),
+        (register_type("a", 0), "type_id is 0x0, which is not"),
+        (
+            register_type("a", ctypes.addressof(DATA), platform="CPU"),
+            'unknown platform "CPU"; known are "CUDA", "Host"',
+        ),
+        (
+            register_type("a", {"id": 1}),
+            r"FFI type 'a': expected a dictionary with the key 'type_id' .* got the keys "
+            r"\['id'\]",
+        ),
+        (
+            register_type("a", ctypes.addressof(DATA), type_info=ctypes.addressof(DATA)),
+            "FFI type 'a': type_info has the deleter 0x3, which is not the address of code",
+        ),
+    ],
+    TypeError: [
+        (
+            register(handlers(prepare="Prepare")),
+            "target 'x': stage 'prepare' must be a PyCapsule, an address or a ctypes function, "
+            "but is of type str",
+        ),
+        (
+            register(handlers(), api="untyped"),
+            "target 'x': handlers of stages require api='ffi', but api is 'untyped'",
+        ),
+        (
+            register(PATH, symbol={"execute": "ScaleExecute"}, api="untyped"),
+            "target 'x': handlers of stages require api='ffi'",
+        ),
+        (
+            register(address("ScaleExecute"), api="untyped", command_buffer_compatible=True),
+            "target 'x': command_buffer_compatible requires api='ffi', but api is 'untyped'",
+        ),
+        (
+            register(handlers(), symbol={"execute": "ScaleExecute"}),
+            "target 'x': symbol requires a library, but library is of type dict",
+        ),
+        (
+            register(PATH, symbol={"execute": 1}),
+            "target 'x': stage 'execute' must be the name of a symbol, but is of type int",
+        ),
+        (
+            register_type(pointer("UnregisteredTypeId"), "a"),
+            "register_ffi_type: name must be a str, but is of type int",
+        ),
+        (
+            register_type("a", "b"),
+            "FFI type 'a': type_id must be a PyCapsule, an address or a ctypes function, but "
+            "is of type str",
+        ),
+    ],
+    AttributeError: [
+        (
+            register(PATH, symbol={"execute": "ScaleExecut"}),
+            "has no symbol 'ScaleExecut'; similar are ScaleExecute",
+        )
+    ],
 }
 
 
-@pytest.mark.parametrize(("function", "error", "text"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(
+    ("error", "function", "text"),
+    [(error, *case) for error, cases in WRONG.items() for case in cases],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_wrong_registration(
     function: Callable[[], None], error: type[Exception], text: str
 ) -> None:

@@ -1,7 +1,5 @@
 """torch_xla's eager mode and its messages about executions, as upstream has them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ On the CPU, with XLA's coordinator and a kernel that waits for ever: as one of a
 the lost process was to send.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Logits that stay on the device for argmax: they are what a tensor of the host is."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 `Experts` is a layer like those of transformers 5, and `get_interface` chooses what computes it.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``model.generate`` on XLA: the tokens of the CPU, and no program for each token."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import io

@@ -1,7 +1,5 @@
 """transformers that is imported first, and imports torch_xla in the middle: accelerate does so."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

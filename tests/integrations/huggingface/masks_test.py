@@ -1,7 +1,5 @@
 """Models of transformers in captured steps, with and without an attention mask."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 
@@ -14,18 +12,14 @@ from transformers import masking_utils
 from integrations.huggingface import models
 from torch_xla_ext import capture
 
-_KINDS = {
-    "bert": transformers.AutoModelForMaskedLM,
-    "t5": transformers.AutoModelForSeq2SeqLM,
-}
+_KINDS = {"bert": transformers.AutoModelForMaskedLM, "t5": transformers.AutoModelForSeq2SeqLM}
 
 # XLA:GPU multiplies float32 matrices in TF32.
 TOLERANCE = 1e-3 if PLATFORM == "CUDA" else 2e-5
 
 
 @pytest.mark.parametrize(
-    ("name", "attention"),
-    [("llama", "sdpa"), ("bert", "sdpa"), ("bert", "eager"), ("t5", "eager")],
+    ("name", "attention"), [("llama", "sdpa"), ("bert", "sdpa"), ("bert", "eager"), ("t5", "eager")]
 )
 def test_forward_with_and_without_a_mask(name: str, attention: str) -> None:
     kind = _KINDS.get(name, transformers.AutoModelForCausalLM)

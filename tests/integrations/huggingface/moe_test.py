@@ -1,7 +1,5 @@
 """MoE layers of transformers: the CPU's numbers, and no reads of the router's choices."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import re

@@ -3,8 +3,6 @@
 torch_xla is used if it is installed: accelerate asks.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Models on the XLA device, saved as safetensors by each library that does so."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """benchmarks/train_step.py trains an MoE as plain PyTorch does."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

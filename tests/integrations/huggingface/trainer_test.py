@@ -1,7 +1,5 @@
 """transformers' Trainer and accelerate's loop on XLA, against PyTorch on the CPU."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

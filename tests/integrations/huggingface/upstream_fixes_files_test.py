@@ -1,7 +1,5 @@
 """Each row of the table of what is replaced in Hugging Face's libraries has a test."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

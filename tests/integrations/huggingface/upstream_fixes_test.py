@@ -1,7 +1,5 @@
 """The table of what is replaced in Hugging Face's libraries."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import subprocess
 import sys

@@ -177,11 +177,7 @@ def test_an_operator_that_writes_in_place(compiled: bool) -> None:
             "'square' has no signature; give it one",
         ),
         (lambda x: operator("f", "(Tensor x) -> Tensor", 3), TypeError, "a str or a cuda_kernel"),
-        (
-            lambda x: cuda_kernel(len),
-            TypeError,
-            "Numba or cuTile, but is a builtin_function",
-        ),
+        (lambda x: cuda_kernel(len), TypeError, "Numba or cuTile, but is a builtin_function"),
     ],
 )
 def test_a_wrong_call(

@@ -189,9 +189,7 @@ def test_scans(function: Callable[[torch.Tensor, int], torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("function", [torch.amax, torch.amin, torch.argmax, torch.argmin])
-def test_nan_in_minima_and_maxima(
-    function: Callable[[torch.Tensor, int], torch.Tensor],
-) -> None:
+def test_nan_in_minima_and_maxima(function: Callable[[torch.Tensor, int], torch.Tensor]) -> None:
     x = torch.tensor([[math.nan, 1, 2], [1, math.nan, 3], [4, 5, 6]])
     torch.testing.assert_close(function(x.to(TPU), 1).cpu(), function(x, 1), equal_nan=True)
 

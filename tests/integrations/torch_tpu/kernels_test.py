@@ -21,8 +21,7 @@ def _operands(*shape: int, dtype: torch.dtype = torch.float32) -> list[torch.Ten
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
-    "dtype",
-    [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64],
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64]
 )
 @pytest.mark.parametrize("shape", [(), (0,), (7,), (2, 3, 5)])
 def test_simple_add(shape: tuple[int, ...], dtype: torch.dtype, compiled: bool) -> None:

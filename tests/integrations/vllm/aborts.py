@@ -4,8 +4,6 @@ They are served once completely, and once with aborts. If an answer differs, the
 logprobs there. The answer is correct if both tokens equal the best one within rounding.
 """
 
-from __future__ import annotations
-
 import random
 
 from vllm import LLM, SamplingParams

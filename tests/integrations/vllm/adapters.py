@@ -1,7 +1,5 @@
 """LoRA adapters of random weights, and what they must do."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A step's packed batch equals that of a loop over its tokens."""
 
-from __future__ import annotations
-
 import types
 
 import numpy as np

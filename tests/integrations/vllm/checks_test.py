@@ -1,7 +1,5 @@
 """Unsupported models and settings are refused at start, with a remedy."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import subprocess

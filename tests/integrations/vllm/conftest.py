@@ -1,7 +1,5 @@
 """vllm-xla-gpu, and a folder for models."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What deferred tensors give is what the tensors would, however a model uses them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """All options of requests, on one engine of a small Llama whose cache is short of pages."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import itertools

@@ -1,7 +1,5 @@
 """examples/vllm, and the console lines in docs/vllm.md that need no GPU."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Small models of random weights, one of each family that is served, and what they must say."""
 
-from __future__ import annotations
-
 import functools
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Greedy tokens of each family are transformers', and no program is compiled for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import families

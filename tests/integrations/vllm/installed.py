@@ -4,8 +4,6 @@ BUILD imports this module once for all files of a target: a process that imports
 eight seconds. Nothing in here may use a device or start a thread, for the tests are forked.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

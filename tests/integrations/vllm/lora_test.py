@@ -3,8 +3,6 @@
 BUILD says on how many devices.
 """
 
-from __future__ import annotations
-
 import collections
 import itertools
 from pathlib import Path

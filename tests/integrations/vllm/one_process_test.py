@@ -1,7 +1,5 @@
 """`external_launcher` with one process; BUILD says how many devices it has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import families

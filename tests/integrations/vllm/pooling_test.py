@@ -1,7 +1,5 @@
 """Embeddings of decoders are those of transformers, and no program is compiled for them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import families

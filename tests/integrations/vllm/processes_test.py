@@ -3,8 +3,6 @@
 On CPUs torch_xla's clients do not connect, so each process computes everything on its own devices.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

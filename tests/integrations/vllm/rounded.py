@@ -1,7 +1,5 @@
 """Compares the errors of float16 and bfloat16 logits with those of transformers."""
 
-from __future__ import annotations
-
 import math
 
 import families

@@ -1,7 +1,5 @@
 """In float16 and bfloat16 the logits are as near to float32's as transformers' own are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import families

@@ -1,7 +1,5 @@
 """The random numbers of the sampler."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

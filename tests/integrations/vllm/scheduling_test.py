@@ -1,7 +1,5 @@
 """When the engine schedules the next step, and how many tokens it takes."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

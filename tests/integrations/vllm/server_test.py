@@ -1,7 +1,5 @@
 """`vllm serve`, of one device and of two: what it answers under load, and how it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

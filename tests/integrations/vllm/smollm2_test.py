@@ -3,8 +3,6 @@
 SMOLLM2_FULL=1 in the environment asks 20 questions, with 64 tokens each.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

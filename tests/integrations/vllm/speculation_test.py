@@ -1,7 +1,5 @@
 """Speculative decoding by n-grams changes no token, and takes fewer steps."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An engine's start: weights that go to the devices one by one, programs, and what the log says."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

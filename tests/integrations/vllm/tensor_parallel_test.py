@@ -1,7 +1,5 @@
 """A model that several devices share; BUILD says how many. engine_test.py runs on them, too."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import types

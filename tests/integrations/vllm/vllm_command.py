@@ -1,7 +1,5 @@
 """The command `vllm`, in a process that is forked from one that has imported it (installed.py)."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 from pathlib import Path

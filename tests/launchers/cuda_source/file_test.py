@@ -68,11 +68,7 @@ def test_the_best_module_is_chosen(saved: Path, capability: int, architecture: s
 
 @on_a_gpu
 def test_all_instances_of_a_template(tmp_path: Path, device: torch.device) -> None:
-    options = {
-        "signature": "(x: T[n]) -> (out: T[n]) where T: F32 | BF16",
-        "grid": 1,
-        "block": 256,
-    }
+    options = {"signature": "(x: T[n]) -> (out: T[n]) where T: F32 | BF16", "grid": 1, "block": 256}
     path = tmp_path / "scale.json"
     cuda_kernel(SCALE, "own::scale<{T}, 3>", **options).save(path, ["sm_90a"])
     with pytest.raises(ValueError, match="several kernels; name one of own::scale<__nv_bfloat16"):

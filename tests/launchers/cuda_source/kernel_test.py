@@ -12,7 +12,7 @@ from testing.xla import custom_call_lines
 from torch import Tensor
 
 import torch_xla_ext
-from cuda_source.sources import ADD_TO, SCALE, SQUARE, attributes
+from cuda_source.sources import ADD_TO, SCALE, SQUARE, attributes, f32, i32, i64, parameters
 from torch_xla_ext import CudaKernel, cuda_kernel, define_operator
 
 on_a_gpu = pytest.mark.usefixtures("on_a_gpu")
@@ -26,22 +26,6 @@ def x(device: torch.device) -> Tensor:
 @pytest.fixture
 def square() -> CudaKernel:
     return cuda_kernel(SQUARE, "square", reference=lambda x, n: x * x)
-
-
-def parameters(*tensors: Tensor) -> list[str]:
-    return attributes(*tensors)["parameters"].strip('"').split()
-
-
-def i32(number: int) -> str:
-    return "x" + struct.pack("<i", number).hex()
-
-
-def i64(number: int) -> str:
-    return "x" + struct.pack("<q", number).hex()
-
-
-def f32(number: float) -> str:
-    return "x" + struct.pack("<f", number).hex()
 
 
 def test_a_reference_on_the_cpu(square: CudaKernel, x: Tensor) -> None:

@@ -2,7 +2,6 @@
 
 import io
 import re
-import struct
 import sys
 import types
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 import torch_xla_ext
-from cuda_source.sources import SCALE, SQUARE, attributes
+from cuda_source.sources import SCALE, SQUARE, attributes, f32, i32, i64, parameters
 from torch_xla_ext import CudaKernel, cuda_kernel
 from xla_kernels import launch as launches
 from xla_kernels.cuda_source import cutile_kernels, library_kernels, numba_kernels
@@ -35,22 +34,6 @@ PTX = """
 @pytest.fixture
 def x(device: torch.device) -> Tensor:
     return torch.randn(8, 4).to(device)
-
-
-def parameters(*tensors: Tensor) -> list[str]:
-    return attributes(*tensors)["parameters"].strip('"').split()
-
-
-def i32(number: int) -> str:
-    return "x" + struct.pack("<i", number).hex()
-
-
-def i64(number: int) -> str:
-    return "x" + struct.pack("<q", number).hex()
-
-
-def f32(number: float) -> str:
-    return "x" + struct.pack("<f", number).hex()
 
 
 class RawKernel:

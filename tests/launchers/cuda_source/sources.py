@@ -1,6 +1,7 @@
 """Kernels that the tests here compile, and what is traced for a GPU."""
 
 import re
+import struct
 
 from testing.xla import hlo
 from torch import Tensor
@@ -42,3 +43,19 @@ def attributes(*tensors: Tensor) -> dict[str, str]:
     found = dict(re.findall(r'(\w+) = ("[^"]*"|array<[^>]*>|[\w.]+)', text))
     found["aliases"] = (re.findall(r"output_to_operand_aliasing=\{(.*?)\}(?:,|$)", line) or [""])[0]
     return found
+
+
+def parameters(*tensors: Tensor) -> list[str]:
+    return attributes(*tensors)["parameters"].strip('"').split()
+
+
+def i32(number: int) -> str:
+    return "x" + struct.pack("<i", number).hex()
+
+
+def i64(number: int) -> str:
+    return "x" + struct.pack("<q", number).hex()
+
+
+def f32(number: float) -> str:
+    return "x" + struct.pack("<f", number).hex()

@@ -10,6 +10,8 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -116,6 +118,25 @@ struct RegisteredKernel {
   }
 };
 
+// Calls a check with the arguments that it has parameters for, the first ones.
+// If its first parameter is a `const char*`, it gets the operator's name.
+template <typename Result, typename... Params, typename Args, size_t... kIndex>
+void Check(Result (*check)(Params...), const char*, Args&& args,
+           std::index_sequence<kIndex...>) {
+  check(std::get<kIndex>(std::forward<Args>(args))...);
+}
+template <typename Result, typename... Params, typename Args, size_t... kIndex>
+void Check(Result (*check)(const char*, Params...), const char* name,
+           Args&& args, std::index_sequence<0, kIndex...>) {
+  check(name, std::get<kIndex - 1>(std::forward<Args>(args))...);
+}
+template <typename Result, typename... Params, typename... Args>
+void CheckWithFirst(Result (*check)(Params...), const char* name,
+                    Args&&... args) {
+  Check(check, name, std::forward_as_tuple(std::forward<Args>(args)...),
+        std::index_sequence_for<Params...>());
+}
+
 // The kernel of an operator `Op` that calls `kCheck` before the registered one.
 template <typename Op, auto kCheck, typename Schema = typename Op::schema>
 struct CheckedCall;
@@ -123,7 +144,10 @@ struct CheckedCall;
 template <typename Op, auto kCheck, typename Result, typename... Args>
 struct CheckedCall<Op, kCheck, Result(Args...)> {
   static Result Call(c10::DispatchKeySet keys, Args... args) {
-    if ((IsToBeChecked(args) && ...)) kCheck(Described(args)...);
+    if ((IsToBeChecked(args) && ...)) {
+      constexpr size_t kNamespace = std::string_view("aten::").size();
+      CheckWithFirst(kCheck, Op::name + kNamespace, Described(args)...);
+    }
     return RegisteredKernel<Op, CheckedCall>::template Call<Result, Args...>(
         keys, std::forward<Args>(args)...);
   }

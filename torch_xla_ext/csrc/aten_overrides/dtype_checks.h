@@ -127,25 +127,10 @@ inline void CheckLoss(const char* name, const at::Tensor& self,
               "'");
 }
 
-inline void CheckHuberLoss(const at::Tensor& self, const at::Tensor& target,
-                           int64_t, double) {
-  CheckLoss("huber_loss", self, target);
-}
-
-inline void CheckMseLoss(const at::Tensor& self, const at::Tensor& target,
-                         int64_t) {
-  CheckLoss("mse_loss", self, target);
-}
-
-inline void CheckSmoothL1Loss(const at::Tensor& self, const at::Tensor& target,
-                              int64_t, double) {
-  CheckLoss("smooth_l1_loss", self, target);
-}
-
 inline void RegisterDtypeChecks(torch::Library& m) {
-  CheckedCall<at::_ops::huber_loss, &CheckHuberLoss>::Register(m);
-  CheckedCall<at::_ops::mse_loss, &CheckMseLoss>::Register(m);
-  CheckedCall<at::_ops::smooth_l1_loss, &CheckSmoothL1Loss>::Register(m);
+  CheckedCall<at::_ops::huber_loss, &CheckLoss>::Register(m);
+  CheckedCall<at::_ops::mse_loss, &CheckLoss>::Register(m);
+  CheckedCall<at::_ops::smooth_l1_loss, &CheckLoss>::Register(m);
 #define TORCH_XLA_EXT_CHECK(name, is_computed) \
   OfDtypes<at::_ops::name, &is_computed>::Register(m);
   TORCH_XLA_EXT_CHECK(_adaptive_avg_pool2d, IsFloating)

@@ -82,11 +82,6 @@ inline void CheckIndices(const at::Tensor& self,
   }
 }
 
-inline void CheckIndex(const at::Tensor& self,
-                       const c10::List<std::optional<at::Tensor>>& indices) {
-  CheckIndices(self, indices);
-}
-
 inline void CheckIndexPut(const at::Tensor& self,
                           const c10::List<std::optional<at::Tensor>>& indices,
                           const at::Tensor& values) {
@@ -99,28 +94,15 @@ inline void CheckIndexPut(const at::Tensor& self,
   CheckAssignment(self, indices, values);
 }
 
-inline void CheckIndexPut_(at::Tensor& self,
-                           const c10::List<std::optional<at::Tensor>>& indices,
-                           const at::Tensor& values, bool) {
-  CheckIndexPut(self, indices, values);
-}
-
-inline void CheckIndexPutImpl_(
-    at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices,
-    const at::Tensor& values, bool, bool) {
-  CheckIndexPut(self, indices, values);
-}
-
-template <typename Value>
-void CheckIndexFill(at::Tensor&, int64_t, const at::Tensor& index,
-                    const Value&) {
+inline void CheckIndexFill(const at::Tensor&, int64_t,
+                           const at::Tensor& index) {
   TORCH_CHECK_INDEX(index.scalar_type() == at::kLong,
                     "index_fill_(): Expected dtype int64 for index.");
   TORCH_CHECK(index.dim() <= 1, "Index has to be a vector/scalar");
 }
 
-inline void CheckEmbedding(const at::Tensor& weight, const at::Tensor& indices,
-                           c10::SymInt, bool, bool) {
+inline void CheckEmbedding(const at::Tensor& weight,
+                           const at::Tensor& indices) {
   TORCH_CHECK(weight.dim() == 2, "'weight' must be 2-D");
   TORCH_CHECK(
       indices.scalar_type() == at::kLong || indices.scalar_type() == at::kInt,
@@ -130,8 +112,7 @@ inline void CheckEmbedding(const at::Tensor& weight, const at::Tensor& indices,
 }
 
 inline void CheckEmbeddingBag(const at::Tensor&, const at::Tensor& indices,
-                              const at::Tensor& offsets, bool, int64_t, bool,
-                              const std::optional<at::Tensor>&, bool, int64_t) {
+                              const at::Tensor& offsets) {
   for (const at::Tensor* const tensor : {&indices, &offsets}) {
     const at::ScalarType type = tensor->scalar_type();
     TORCH_CHECK(type == at::kLong || type == at::kInt,
@@ -169,7 +150,7 @@ inline void CheckIndexSelect(const at::Tensor& self, int64_t dim,
 }
 
 inline void CheckPut(at::Tensor&, const at::Tensor& index,
-                     const at::Tensor& source, bool) {
+                     const at::Tensor& source) {
   TORCH_CHECK_INDEX(index.numel() == source.numel(),
                     "put_(): Expected source and index to have the same number "
                     "of elements, but got source with ",

@@ -53,10 +53,6 @@ inline void CheckFractions(const char* name, const at::Tensor& self) {
               "': convert the tensor to a floating-point dtype");
 }
 
-inline void CheckNorm(const at::Tensor& self, const at::Scalar&) {
-  CheckFractions("norm", self);
-}
-
 inline void CheckGelu(const at::Tensor&, std::string_view approximate) {
   TORCH_CHECK(approximate == "none" || approximate == "tanh",
               "approximate argument must be either none or tanh.");
@@ -82,14 +78,6 @@ inline void CheckWholeExtremum(const char* name, const at::Tensor& self) {
   TORCH_CHECK(!self.is_complex(), name, ": not supported for complex numbers");
 }
 
-inline void CheckWholeMax(const at::Tensor& self) {
-  CheckWholeExtremum("max", self);
-}
-
-inline void CheckWholeMin(const at::Tensor& self) {
-  CheckWholeExtremum("min", self);
-}
-
 inline void CheckCumulativeExtremum(const at::Tensor& self, int64_t dim) {
   at::maybe_wrap_dim(dim, self.dim());
   TORCH_CHECK(!self.is_complex(), "not implemented for complex numbers");
@@ -102,14 +90,14 @@ void CheckCumulative(const at::Tensor& self, int64_t dim,
   TORCH_CHECK(dtype != at::kBool, "not implemented for 'Bool'");
 }
 
-inline void CheckShift(const at::Tensor& self, const at::Tensor& other) {
+template <typename Other>
+void CheckShift(const at::Tensor& self, const Other& other) {
   const at::ScalarType type = at::result_type(self, other);
   TORCH_CHECK(at::isIntegralType(type, /*includeBool=*/false),
               "shift: not implemented for '", type, "'");
 }
 
-inline void CheckRsubOfNumber(const at::Tensor& self, const at::Scalar& other,
-                              const at::Scalar&) {
+inline void CheckRsubOfNumber(const at::Tensor& self) {
   TORCH_CHECK(self.scalar_type() != at::kBool,
               "Subtraction, the `-` operator, with a bool tensor is not "
               "supported. If you are trying to invert a mask, use the `~` or "
@@ -119,13 +107,6 @@ inline void CheckRsubOfNumber(const at::Tensor& self, const at::Scalar& other,
 inline void CheckAbs(const at::Tensor& self) {
   TORCH_CHECK(self.scalar_type() != at::kBool, "abs: not implemented for '",
               self.scalar_type(), "'");
-}
-
-inline void CheckShiftByNumber(const at::Tensor& self,
-                               const at::Scalar& other) {
-  const at::ScalarType type = at::result_type(self, other);
-  TORCH_CHECK(at::isIntegralType(type, /*includeBool=*/false),
-              "shift: not implemented for '", type, "'");
 }
 
 inline void CheckBitwiseShift(const at::Tensor& self, const at::Tensor& other) {
@@ -145,18 +126,6 @@ inline void CheckSizes(c10::SymIntArrayRef sizes) {
                 "Trying to create tensor with negative dimension ", size, ": ",
                 sizes);
   }
-}
-
-inline void CheckEmpty(c10::SymIntArrayRef sizes, std::optional<at::ScalarType>,
-                       std::optional<at::Layout>, std::optional<at::Device>,
-                       std::optional<bool>, std::optional<at::MemoryFormat>) {
-  CheckSizes(sizes);
-}
-
-inline void CheckFull(c10::SymIntArrayRef sizes, const at::Scalar&,
-                      std::optional<at::ScalarType>, std::optional<at::Layout>,
-                      std::optional<at::Device>, std::optional<bool>) {
-  CheckSizes(sizes);
 }
 
 inline void CheckFill(at::Tensor&, const at::Tensor& value) {
@@ -222,29 +191,13 @@ inline void CheckUpsampled(const at::Tensor& self,
   }
 }
 
-inline void CheckUpsampleNearest2d(const at::Tensor& self,
-                                   c10::SymIntArrayRef output_size,
-                                   std::optional<double>,
-                                   std::optional<double>) {
-  CheckUpsampled(self, output_size);
-}
-
-inline void CheckUpsampleBilinear2d(const at::Tensor& self,
-                                    c10::SymIntArrayRef output_size, bool,
-                                    std::optional<double>,
-                                    std::optional<double>) {
-  CheckUpsampled(self, output_size);
-}
-
-inline void CheckSvd(const at::Tensor& self, bool, bool,
-                     std::optional<std::string_view>) {
+inline void CheckSvd(const at::Tensor& self) {
   TORCH_CHECK(self.dim() >= 2,
               "linalg.svd: The input tensor A must have at least 2 "
               "dimensions.");
 }
 
-inline void CheckCdist(const at::Tensor& x1, const at::Tensor& x2, double,
-                       std::optional<int64_t>) {
+inline void CheckCdist(const at::Tensor& x1, const at::Tensor& x2) {
   TORCH_CHECK(at::isFloatingType(x1.scalar_type()) &&
                   at::isFloatingType(x2.scalar_type()),
               "cdist only supports floating-point dtypes, got: ",
@@ -264,7 +217,7 @@ inline void CheckParameter(const char* name, const at::Tensor& input,
 
 inline void CheckLayerNorm(const at::Tensor& input, c10::SymIntArrayRef,
                            const std::optional<at::Tensor>& weight,
-                           const std::optional<at::Tensor>& bias, double) {
+                           const std::optional<at::Tensor>& bias) {
   CheckParameter("layer_norm", input, weight);
   CheckParameter("layer_norm", input, bias);
 }
@@ -273,15 +226,14 @@ inline void CheckBatchNorm(const at::Tensor& input,
                            const std::optional<at::Tensor>& weight,
                            const std::optional<at::Tensor>& bias,
                            const std::optional<at::Tensor>& mean,
-                           const std::optional<at::Tensor>& var, bool, double,
-                           double) {
+                           const std::optional<at::Tensor>& var) {
   CheckFractions("batch_norm", input);
   for (const auto* const parameter : {&weight, &bias, &mean, &var}) {
     CheckParameter("batch_norm", input, *parameter);
   }
 }
 
-inline void CheckSort(const at::Tensor& self, int64_t dim, bool) {
+inline void CheckSort(const at::Tensor& self, int64_t dim) {
   at::maybe_wrap_dim(dim, self.dim());
   TORCH_CHECK(!self.is_complex(), "sort: not supported for complex numbers");
 }
@@ -305,22 +257,11 @@ inline void CheckExtremum(const char* name, const at::Tensor& self,
   TORCH_CHECK(!self.is_complex(), name, ": not supported for complex numbers");
 }
 
-inline void CheckMax(const at::Tensor& self, int64_t dim, bool) {
-  CheckExtremum("max", self, dim);
-}
-
-inline void CheckMin(const at::Tensor& self, int64_t dim, bool) {
-  CheckExtremum("min", self, dim);
-}
-
-inline void CheckMm(const at::Tensor& self, const at::Tensor& other) {
-  at::meta::mm(self, other);
-  CheckFactors("mm", self, other);
-}
-
-inline void CheckBmm(const at::Tensor& self, const at::Tensor& other) {
-  at::meta::bmm(self, other);
-  CheckFactors("bmm", self, other);
+template <auto kMeta>
+void CheckMatmul(const char* name, const at::Tensor& self,
+                 const at::Tensor& other) {
+  kMeta(self, other);
+  CheckFactors(name, self, other);
 }
 
 inline void CheckMv(const at::Tensor& self, const at::Tensor& vec) {
@@ -341,27 +282,20 @@ inline void CheckDot(const at::Tensor& self, const at::Tensor& other) {
               "] to have the same number of elements");
 }
 
-inline void CheckAddmm(const at::Tensor& self, const at::Tensor& a,
-                       const at::Tensor& b, const at::Scalar& beta,
-                       const at::Scalar& alpha) {
-  at::meta::addmm(self, a, b, beta, alpha);
-  CheckProduct("addmm", a, b);
-  CheckSameType("addmm", self, a);
-}
-
-inline void CheckBaddbmm(const at::Tensor& self, const at::Tensor& a,
-                         const at::Tensor& b, const at::Scalar& beta,
-                         const at::Scalar& alpha) {
-  at::meta::baddbmm(self, a, b, beta, alpha);
-  CheckProduct("baddbmm", a, b);
-  CheckSameType("baddbmm", self, a);
+template <auto kMeta>
+void CheckAddedMatmul(const char* name, const at::Tensor& self,
+                      const at::Tensor& a, const at::Tensor& b,
+                      const at::Scalar& beta, const at::Scalar& alpha) {
+  kMeta(self, a, b, beta, alpha);
+  CheckProduct(name, a, b);
+  CheckSameType(name, self, a);
 }
 
 inline void CheckConvolution(const at::Tensor& input, const at::Tensor& weight,
                              const std::optional<at::Tensor>& bias,
                              c10::SymIntArrayRef stride, c10::SymIntArrayRef,
                              c10::SymIntArrayRef dilation, bool transposed,
-                             c10::SymIntArrayRef output_padding, c10::SymInt) {
+                             c10::SymIntArrayRef output_padding) {
   CheckSameType("convolution", input, weight);
   if (bias && bias->defined()) CheckSameType("convolution", input, *bias);
   if (!transposed) return;
@@ -374,8 +308,7 @@ inline void CheckConvolution(const at::Tensor& input, const at::Tensor& weight,
   }
 }
 
-inline void CheckWhere(const at::Tensor& condition, const at::Tensor&,
-                       const at::Tensor&) {
+inline void CheckWhere(const at::Tensor& condition) {
   TORCH_CHECK(condition.scalar_type() == at::kBool ||
                   condition.scalar_type() == at::kByte,
               "where expected condition to be a boolean tensor, but got a "
@@ -399,7 +332,7 @@ inline void CheckMaskedFillOfNumber(const at::Tensor& self,
                                          [&] { value.to<scalar_t>(); });
 }
 
-inline void CheckEye(c10::SymInt n, c10::SymInt m, at::Tensor&) {
+inline void CheckEye(c10::SymInt n, c10::SymInt m) {
   TORCH_CHECK(n >= 0, "n must be greater or equal to 0, got ", n);
   TORCH_CHECK(m >= 0, "m must be greater or equal to 0, got ", m);
 }
@@ -420,8 +353,7 @@ inline void CheckTopk(const at::Tensor& self, c10::SymInt k, int64_t dim,
               "topk: not implemented for '", self.scalar_type(), "'");
 }
 
-inline void CheckKthvalue(const at::Tensor& self, c10::SymInt k, int64_t dim,
-                          bool) {
+inline void CheckKthvalue(const at::Tensor& self, c10::SymInt k, int64_t dim) {
   const int64_t wrapped = at::maybe_wrap_dim(dim, self.dim());
   const int64_t size = self.dim() == 0 ? 1 : self.size(wrapped);
   TORCH_CHECK(k >= 1 && k <= size,
@@ -466,23 +398,13 @@ inline void CheckSoftshrink(const at::Tensor& self, const at::Scalar& lambda) {
               lambda.toDouble(), ".");
 }
 
-inline void CheckAvgPool2d(const at::Tensor& self, at::IntArrayRef kernel,
-                           at::IntArrayRef stride, at::IntArrayRef padding,
-                           bool ceil_mode, bool count_include_pad,
-                           std::optional<int64_t> divisor) {
+template <auto kMeta>
+void CheckAvgPool(const at::Tensor& self, at::IntArrayRef kernel,
+                  at::IntArrayRef stride, at::IntArrayRef padding,
+                  bool ceil_mode, bool count_include_pad,
+                  std::optional<int64_t> divisor) {
   CheckPool("avg_pool", kernel, stride, padding);
-  at::meta::avg_pool2d(self, kernel, stride, padding, ceil_mode,
-                       count_include_pad, divisor);
-  TORCH_CHECK(!divisor || *divisor != 0, "divisor must be not zero");
-}
-
-inline void CheckAvgPool3d(const at::Tensor& self, at::IntArrayRef kernel,
-                           at::IntArrayRef stride, at::IntArrayRef padding,
-                           bool ceil_mode, bool count_include_pad,
-                           std::optional<int64_t> divisor) {
-  CheckPool("avg_pool", kernel, stride, padding);
-  at::meta::avg_pool3d(self, kernel, stride, padding, ceil_mode,
-                       count_include_pad, divisor);
+  kMeta(self, kernel, stride, padding, ceil_mode, count_include_pad, divisor);
   TORCH_CHECK(!divisor || *divisor != 0, "divisor must be not zero");
 }
 

@@ -220,36 +220,17 @@ void RegisterForXla(torch::Library& library) {
   m.impl("diagonal_copy", DiagonalCopy);
   m.impl("diagonal_scatter", DiagonalScatter);
   m.impl("index_select", kOfScalarToo<&Upstream::index_select>);
-  m.impl("reflection_pad1d",
-         Pad<at::_ops::reflection_pad1d, &Upstream::reflection_pad1d>);
-  m.impl("reflection_pad1d_backward",
-         PadBackward<at::_ops::reflection_pad1d_backward,
-                     &Upstream::reflection_pad1d_backward>);
-  m.impl("reflection_pad2d",
-         Pad<at::_ops::reflection_pad2d, &Upstream::reflection_pad2d>);
-  m.impl("reflection_pad2d_backward",
-         PadBackward<at::_ops::reflection_pad2d_backward,
-                     &Upstream::reflection_pad2d_backward>);
-  m.impl("reflection_pad3d",
-         Pad<at::_ops::reflection_pad3d, &Upstream::reflection_pad3d>);
-  m.impl("reflection_pad3d_backward",
-         PadBackward<at::_ops::reflection_pad3d_backward,
-                     &Upstream::reflection_pad3d_backward>);
-  m.impl("replication_pad1d",
-         Pad<at::_ops::replication_pad1d, &Upstream::replication_pad1d>);
-  m.impl("replication_pad1d_backward",
-         PadBackward<at::_ops::replication_pad1d_backward,
-                     &Upstream::replication_pad1d_backward>);
-  m.impl("replication_pad2d",
-         Pad<at::_ops::replication_pad2d, &Upstream::replication_pad2d>);
-  m.impl("replication_pad2d_backward",
-         PadBackward<at::_ops::replication_pad2d_backward,
-                     &Upstream::replication_pad2d_backward>);
-  m.impl("replication_pad3d",
-         Pad<at::_ops::replication_pad3d, &Upstream::replication_pad3d>);
-  m.impl("replication_pad3d_backward",
-         PadBackward<at::_ops::replication_pad3d_backward,
-                     &Upstream::replication_pad3d_backward>);
+#define TORCH_XLA_EXT_PAD(name)                        \
+  m.impl(#name, Pad<at::_ops::name, &Upstream::name>); \
+  m.impl(#name "_backward",                            \
+         PadBackward<at::_ops::name##_backward, &Upstream::name##_backward>);
+  TORCH_XLA_EXT_PAD(reflection_pad1d)
+  TORCH_XLA_EXT_PAD(reflection_pad2d)
+  TORCH_XLA_EXT_PAD(reflection_pad3d)
+  TORCH_XLA_EXT_PAD(replication_pad1d)
+  TORCH_XLA_EXT_PAD(replication_pad2d)
+  TORCH_XLA_EXT_PAD(replication_pad3d)
+#undef TORCH_XLA_EXT_PAD
   m.impl("flip", kOfScalarToo<&Upstream::flip>);
   m.impl("gather", Gather);
   m.impl("roll", Roll);

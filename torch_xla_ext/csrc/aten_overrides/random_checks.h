@@ -13,7 +13,7 @@
 namespace torch_xla_ext::aten_overrides {
 
 inline void CheckMultinomial(const at::Tensor& self, c10::SymInt num_samples,
-                             bool replacement, std::optional<at::Generator>) {
+                             bool replacement) {
   TORCH_CHECK(self.dim() == 1 || self.dim() == 2,
               "prob_dist must be 1 or 2 dim");
   TORCH_CHECK(
@@ -44,8 +44,7 @@ inline void CheckFits(const char* name, const at::Tensor& self,
 }
 
 inline void CheckRandom(at::Tensor& self, int64_t from,
-                        std::optional<int64_t> to,
-                        std::optional<at::Generator>) {
+                        std::optional<int64_t> to) {
   TORCH_CHECK(!to || from < *to,
               "random_ expects 'from' to be less than 'to', but got from=",
               from, " >= to=", to.value_or(0));
@@ -53,8 +52,7 @@ inline void CheckRandom(at::Tensor& self, int64_t from,
   if (to) CheckFits("to - 1", self, *to - 1);
 }
 
-inline void CheckRandomTo(at::Tensor& self, int64_t to,
-                          std::optional<at::Generator>) {
+inline void CheckRandomTo(at::Tensor& self, int64_t to) {
   TORCH_CHECK(to > 0,
               "random_ expects 'from' to be less than 'to', but got "
               "from=0 >= to=",
@@ -62,22 +60,19 @@ inline void CheckRandomTo(at::Tensor& self, int64_t to,
   CheckFits("to - 1", self, to - 1);
 }
 
-inline void CheckUniform(at::Tensor& self, double from, double to,
-                         std::optional<at::Generator>) {
+inline void CheckUniform(at::Tensor& self, double from, double to) {
   CheckFractions("uniform_", self);
   TORCH_CHECK(from <= to,
               "uniform_ expects to return a [from, to) range, but found from=",
               from, " > to=", to);
 }
 
-inline void CheckBernoulliP(const at::Tensor&, double p,
-                            std::optional<at::Generator>) {
+inline void CheckBernoulliP(const at::Tensor&, double p) {
   TORCH_CHECK(p >= 0 && p <= 1,
               "bernoulli_ expects p to be in [0, 1], but got p=", p);
 }
 
-inline void CheckNormal(const at::Tensor&, double std,
-                        std::optional<at::Generator>) {
+inline void CheckNormal(const at::Tensor&, double std) {
   TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);
 }
 

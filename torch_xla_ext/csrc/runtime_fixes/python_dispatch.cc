@@ -29,6 +29,15 @@ void EnterPython(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       stack);
 }
 
+#define TORCH_XLA_EXT_OF_TENSOR(Result, name)               \
+  Result name(const c10::TensorImpl* self) const override { \
+    return torch_.name(self);                               \
+  }
+#define TORCH_XLA_EXT_TRACE(name)                                              \
+  void trace_gpu_##name(c10::DeviceType type, uintptr_t what) const override { \
+    torch_.trace_gpu_##name(type, what);                                       \
+  }
+
 // PyTorch's own functions, with functionalization for the innermost Python
 // code.
 class Functionalizing final : public c10::impl::PyInterpreterVTable {
@@ -60,10 +69,7 @@ class Functionalizing final : public c10::impl::PyInterpreterVTable {
   void decref(PyObject* object, bool has_slot) const override {
     torch_.decref(object, has_slot);
   }
-  c10::intrusive_ptr<c10::TensorImpl> detach(
-      const c10::TensorImpl* self) const override {
-    return torch_.detach(self);
-  }
+  TORCH_XLA_EXT_OF_TENSOR(c10::intrusive_ptr<c10::TensorImpl>, detach)
   void reportErrorCallback(PyObject* callback,
                            c10::DispatchKey key) const override {
     torch_.reportErrorCallback(callback, key);
@@ -97,49 +103,20 @@ class Functionalizing final : public c10::impl::PyInterpreterVTable {
                        at::MemoryFormat format) const override {
     return torch_.is_strides_like(self, format);
   }
-  bool is_non_overlapping_and_dense(
-      const c10::TensorImpl* self) const override {
-    return torch_.is_non_overlapping_and_dense(self);
-  }
-  c10::Device device(const c10::TensorImpl* self) const override {
-    return torch_.device(self);
-  }
-  int64_t dim(const c10::TensorImpl* self) const override {
-    return torch_.dim(self);
-  }
-  c10::IntArrayRef strides(const c10::TensorImpl* self) const override {
-    return torch_.strides(self);
-  }
-  c10::IntArrayRef sizes(const c10::TensorImpl* self) const override {
-    return torch_.sizes(self);
-  }
-  c10::SymIntArrayRef sym_sizes(const c10::TensorImpl* self) const override {
-    return torch_.sym_sizes(self);
-  }
-  c10::Layout layout(const c10::TensorImpl* self) const override {
-    return torch_.layout(self);
-  }
-  int64_t numel(const c10::TensorImpl* self) const override {
-    return torch_.numel(self);
-  }
-  c10::SymInt sym_numel(const c10::TensorImpl* self) const override {
-    return torch_.sym_numel(self);
-  }
-  c10::SymIntArrayRef sym_strides(const c10::TensorImpl* self) const override {
-    return torch_.sym_strides(self);
-  }
-  c10::SymInt sym_storage_offset(const c10::TensorImpl* self) const override {
-    return torch_.sym_storage_offset(self);
-  }
+  TORCH_XLA_EXT_OF_TENSOR(bool, is_non_overlapping_and_dense)
+  TORCH_XLA_EXT_OF_TENSOR(c10::Device, device)
+  TORCH_XLA_EXT_OF_TENSOR(int64_t, dim)
+  TORCH_XLA_EXT_OF_TENSOR(c10::IntArrayRef, strides)
+  TORCH_XLA_EXT_OF_TENSOR(c10::IntArrayRef, sizes)
+  TORCH_XLA_EXT_OF_TENSOR(c10::SymIntArrayRef, sym_sizes)
+  TORCH_XLA_EXT_OF_TENSOR(c10::Layout, layout)
+  TORCH_XLA_EXT_OF_TENSOR(int64_t, numel)
+  TORCH_XLA_EXT_OF_TENSOR(c10::SymInt, sym_numel)
+  TORCH_XLA_EXT_OF_TENSOR(c10::SymIntArrayRef, sym_strides)
+  TORCH_XLA_EXT_OF_TENSOR(c10::SymInt, sym_storage_offset)
 
-  void trace_gpu_event_creation(c10::DeviceType type,
-                                uintptr_t event) const override {
-    torch_.trace_gpu_event_creation(type, event);
-  }
-  void trace_gpu_event_deletion(c10::DeviceType type,
-                                uintptr_t event) const override {
-    torch_.trace_gpu_event_deletion(type, event);
-  }
+  TORCH_XLA_EXT_TRACE(event_creation)
+  TORCH_XLA_EXT_TRACE(event_deletion)
   void trace_gpu_event_record(c10::DeviceType type, uintptr_t event,
                               uintptr_t stream) const override {
     torch_.trace_gpu_event_record(type, event, stream);
@@ -148,36 +125,22 @@ class Functionalizing final : public c10::impl::PyInterpreterVTable {
                             uintptr_t stream) const override {
     torch_.trace_gpu_event_wait(type, event, stream);
   }
-  void trace_gpu_memory_allocation(c10::DeviceType type,
-                                   uintptr_t address) const override {
-    torch_.trace_gpu_memory_allocation(type, address);
-  }
-  void trace_gpu_memory_deallocation(c10::DeviceType type,
-                                     uintptr_t address) const override {
-    torch_.trace_gpu_memory_deallocation(type, address);
-  }
-  void trace_gpu_stream_creation(c10::DeviceType type,
-                                 uintptr_t stream) const override {
-    torch_.trace_gpu_stream_creation(type, stream);
-  }
+  TORCH_XLA_EXT_TRACE(memory_allocation)
+  TORCH_XLA_EXT_TRACE(memory_deallocation)
+  TORCH_XLA_EXT_TRACE(stream_creation)
   void trace_gpu_device_synchronization(c10::DeviceType type) const override {
     torch_.trace_gpu_device_synchronization(type);
   }
-  void trace_gpu_stream_synchronization(c10::DeviceType type,
-                                        uintptr_t stream) const override {
-    torch_.trace_gpu_stream_synchronization(type, stream);
-  }
-  void trace_gpu_event_synchronization(c10::DeviceType type,
-                                       uintptr_t event) const override {
-    torch_.trace_gpu_event_synchronization(type, event);
-  }
-  void reset_backward_hooks(const c10::TensorImpl* self) const override {
-    torch_.reset_backward_hooks(self);
-  }
+  TORCH_XLA_EXT_TRACE(stream_synchronization)
+  TORCH_XLA_EXT_TRACE(event_synchronization)
+  TORCH_XLA_EXT_OF_TENSOR(void, reset_backward_hooks)
 
  private:
   const c10::impl::PyInterpreterVTable& torch_;
 };
+
+#undef TORCH_XLA_EXT_OF_TENSOR
+#undef TORCH_XLA_EXT_TRACE
 
 // Names a private member, as an explicit instantiation may. The dispatcher has
 // no public way to replace a fallback that PyTorch has registered.

@@ -1,7 +1,5 @@
 """Command line of torch_xla_ext: doctor, targets, new-kernel, profile."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

@@ -5,8 +5,6 @@ torch_xla_ext/kernel.h are logged to standard error, with their shapes and the t
 function. On CUDA that is the time to enqueue the kernel, not to run it.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Protocol Buffers' wire format, for the few fields of XLA's messages that this package uses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 

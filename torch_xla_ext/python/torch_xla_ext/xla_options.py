@@ -1,7 +1,5 @@
 """Options of XLA's compiler for single programs, as `compiler_options` of jax.jit."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 One finder stands in front of Python's own. It finds a module where it is, and wraps how it runs.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.abc

@@ -3,8 +3,6 @@
 A function here that needs the package torch_xla_ext imports it when it is called.
 """
 
-from __future__ import annotations
-
 import functools
 
 from torch_xla_ext_startup import import_hooks, replacement

@@ -12,8 +12,6 @@ Dynamo computes with small tensors when it is imported, which fails within a mod
 `torch.device("meta")` or FakeTensorMode. So it is imported without modes.
 """
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import importlib

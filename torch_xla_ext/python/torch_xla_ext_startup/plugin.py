@@ -4,8 +4,6 @@ torch_xla makes a CudaPlugin on every machine, so nothing here may fail or inspe
 before a client is made. For the same reason, this module runs torch_xla_ext_startup.install.
 """
 
-from __future__ import annotations
-
 import os
 
 import torch_xla

@@ -8,8 +8,6 @@ Changes through a library's public API need no row: kernels that are registered 
 hooks of optimizers, packages of torch.serialization.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Check ELF shared libraries, to explain why one cannot be loaded."""
 
-from __future__ import annotations
-
 import mmap
 import platform
 import struct

@@ -1,7 +1,5 @@
 """Symbols that a library exports for a kernel made with torch_xla_ext/kernel.h."""
 
-from __future__ import annotations
-
 import ctypes
 import difflib
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Loads the shared libraries of kernels and finds functions in them."""
 
-from __future__ import annotations
-
 import ctypes
 import difflib
 import os

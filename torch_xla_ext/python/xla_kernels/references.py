@@ -1,7 +1,5 @@
 """Reference implementations of kernels, as PyTorch operations."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 

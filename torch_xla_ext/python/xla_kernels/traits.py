@@ -1,7 +1,5 @@
 """Properties of a target's calls that XLA needs besides their arguments."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 

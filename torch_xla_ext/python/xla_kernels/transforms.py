@@ -1,7 +1,5 @@
 """PyTorch's transforms that a custom call does not support: derivatives, vmap, make_fx."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The key by which a call is cached: calls with equal keys differ in their operands only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 
 import torch

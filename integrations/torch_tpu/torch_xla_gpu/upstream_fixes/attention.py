@@ -52,11 +52,7 @@ def _attention(
 
 
 def _is_cudnns(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    enable_gqa: bool,
-    max_head_dim: int,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool, max_head_dim: int
 ) -> bool:
     """Return whether cuDNN computes the same result; a single query needs no fused kernel."""
     from xla_kernels.attention.cudnn import DTYPES, HEAD_DIM_MULTIPLE

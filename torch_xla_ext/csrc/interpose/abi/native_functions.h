@@ -4,425 +4,238 @@
 #ifndef TORCH_XLA_EXT_CSRC_NATIVE_FUNCTIONS_H_
 #define TORCH_XLA_EXT_CSRC_NATIVE_FUNCTIONS_H_
 
-#include <ATen/core/Generator.h>
-#include <ATen/core/List.h>
-#include <ATen/core/Tensor.h>
+#include <ATen/Operators.h>
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/stack.h>
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
-#include <tuple>
-#include <vector>
 
 namespace torch_xla {
 
+// The type of torch_xla's kernel of an operator: that of the operator, with
+// sizes that are numbers.
+template <typename T>
+struct WithNumbersForSizes {
+  using type = T;
+};
+template <>
+struct WithNumbersForSizes<c10::SymInt> {
+  using type = int64_t;
+};
+template <>
+struct WithNumbersForSizes<std::optional<c10::SymInt>> {
+  using type = std::optional<int64_t>;
+};
+template <>
+struct WithNumbersForSizes<c10::SymIntArrayRef> {
+  using type = at::IntArrayRef;
+};
+template <>
+struct WithNumbersForSizes<at::OptionalSymIntArrayRef> {
+  using type = at::OptionalIntArrayRef;
+};
+template <typename Result, typename... Args>
+struct WithNumbersForSizes<Result(Args...)> {
+  using type = Result(typename WithNumbersForSizes<Args>::type...);
+};
+template <typename Op>
+using KernelOf = typename WithNumbersForSizes<typename Op::schema>::type;
+
 struct XLANativeFunctions {
-  static at::Tensor _adaptive_avg_pool2d(const at::Tensor& self,
-                                         at::IntArrayRef output_size);
-  static at::Tensor _adaptive_avg_pool3d(const at::Tensor& self,
-                                         at::IntArrayRef output_size);
-  static at::Tensor _cdist_forward(const at::Tensor& x1, const at::Tensor& x2,
-                                   double p,
-                                   std::optional<int64_t> compute_mode);
-  static at::Tensor _copy_from(const at::Tensor& self, const at::Tensor& dst,
-                               bool non_blocking);
-  static std::tuple<at::Tensor, at::Tensor, at::Tensor> _linalg_svd(
-      const at::Tensor& self, bool full_matrices, bool compute_uv,
-      std::optional<std::string_view> driver);
-  static at::Scalar _local_scalar_dense(const at::Tensor& self);
-  static at::Tensor _log_softmax(const at::Tensor& self, int64_t dim,
-                                 bool half_to_float);
-  static at::Tensor _log_softmax_backward_data(const at::Tensor& grad_output,
-                                               const at::Tensor& output,
-                                               int64_t dim,
-                                               at::ScalarType input_dtype);
-  static at::Tensor _pdist_forward(const at::Tensor& self, double p);
-  static at::Tensor _softmax(const at::Tensor& self, int64_t dim,
-                             bool half_to_float);
-  static at::Tensor _softmax_backward_data(const at::Tensor& grad_output,
-                                           const at::Tensor& output,
-                                           int64_t dim,
-                                           at::ScalarType input_dtype);
-  static at::Tensor _to_copy(const at::Tensor& self,
-                             std::optional<at::ScalarType> dtype,
-                             std::optional<at::Layout> layout,
-                             std::optional<at::Device> device,
-                             std::optional<bool> pin_memory, bool non_blocking,
-                             std::optional<at::MemoryFormat> memory_format);
-  static std::vector<at::Tensor> _to_cpu(at::TensorList tensors);
-  static at::Tensor abs(const at::Tensor& self);
-  static at::Tensor acos(const at::Tensor& self);
-  static at::Tensor acosh(const at::Tensor& self);
-  static std::tuple<at::Tensor, at::Tensor> adaptive_max_pool2d(
-      const at::Tensor& self, at::IntArrayRef output_size);
-  static at::Tensor add(const at::Tensor& self, const at::Tensor& other,
-                        const at::Scalar& alpha);
-  static at::Tensor addcdiv(const at::Tensor& self, const at::Tensor& tensor1,
-                            const at::Tensor& tensor2, const at::Scalar& value);
-  static at::Tensor addcmul(const at::Tensor& self, const at::Tensor& tensor1,
-                            const at::Tensor& tensor2, const at::Scalar& value);
-  static at::Tensor addmm(const at::Tensor& self, const at::Tensor& mat1,
-                          const at::Tensor& mat2, const at::Scalar& beta,
-                          const at::Scalar& alpha);
-  static at::Tensor all(const at::Tensor& self, int64_t dim, bool keepdim);
-  static at::Tensor amax(const at::Tensor& self, at::IntArrayRef dim,
-                         bool keepdim);
-  static at::Tensor amin(const at::Tensor& self, at::IntArrayRef dim,
-                         bool keepdim);
-  static at::Tensor any(const at::Tensor& self, int64_t dim, bool keepdim);
-  static at::Tensor& arange_out(const at::Scalar& start, const at::Scalar& end,
-                                const at::Scalar& step, at::Tensor& out);
-  static at::Tensor argmax(const at::Tensor& self, std::optional<int64_t> dim,
-                           bool keepdim);
-  static at::Tensor argmin(const at::Tensor& self, std::optional<int64_t> dim,
-                           bool keepdim);
-  static const at::Tensor& as_strided_(const at::Tensor& self,
-                                       at::IntArrayRef size,
-                                       at::IntArrayRef stride,
-                                       std::optional<int64_t> storage_offset);
-  static at::Tensor as_strided_scatter(const at::Tensor& self,
-                                       const at::Tensor& src,
-                                       at::IntArrayRef size,
-                                       at::IntArrayRef stride,
-                                       std::optional<int64_t> storage_offset);
-  static at::Tensor asin(const at::Tensor& self);
-  static at::Tensor asinh(const at::Tensor& self);
-  static at::Tensor atan(const at::Tensor& self);
-  static at::Tensor atan2(const at::Tensor& self, const at::Tensor& other);
-  static at::Tensor atanh(const at::Tensor& self);
-  static at::Tensor avg_pool2d(const at::Tensor& self,
-                               at::IntArrayRef kernel_size,
-                               at::IntArrayRef stride, at::IntArrayRef padding,
-                               bool ceil_mode, bool count_include_pad,
-                               std::optional<int64_t> divisor_override);
-  static at::Tensor avg_pool3d(const at::Tensor& self,
-                               at::IntArrayRef kernel_size,
-                               at::IntArrayRef stride, at::IntArrayRef padding,
-                               bool ceil_mode, bool count_include_pad,
-                               std::optional<int64_t> divisor_override);
-  static at::Tensor bernoulli(const at::Tensor& self,
-                              std::optional<at::Generator> generator);
-  static at::Tensor bernoulli(const at::Tensor& self, double p,
-                              std::optional<at::Generator> generator);
-  static at::Tensor& bernoulli_(at::Tensor& self, const at::Tensor& p,
-                                std::optional<at::Generator> generator);
-  static at::Tensor binary_cross_entropy(
-      const at::Tensor& self, const at::Tensor& target,
-      const std::optional<at::Tensor>& weight, int64_t reduction);
-  static at::Tensor binary_cross_entropy_backward(
-      const at::Tensor& grad_output, const at::Tensor& self,
-      const at::Tensor& target, const std::optional<at::Tensor>& weight,
-      int64_t reduction);
-  static at::Tensor bitwise_and(const at::Tensor& self,
-                                const at::Tensor& other);
-  static at::Tensor bitwise_left_shift(const at::Tensor& self,
-                                       const at::Tensor& other);
-  static at::Tensor bitwise_or(const at::Tensor& self, const at::Tensor& other);
-  static at::Tensor bitwise_right_shift(const at::Tensor& self,
-                                        const at::Tensor& other);
-  static at::Tensor bitwise_xor(const at::Tensor& self,
-                                const at::Tensor& other);
-  static at::Tensor celu(const at::Tensor& self, const at::Scalar& alpha);
-  static at::Tensor constant_pad_nd(const at::Tensor& self, at::IntArrayRef pad,
-                                    const at::Scalar& value);
-  static at::Tensor cos(const at::Tensor& self);
-  static at::Tensor cosh(const at::Tensor& self);
-  static at::Tensor cumprod(const at::Tensor& self, int64_t dim,
-                            std::optional<at::ScalarType> dtype);
-  static at::Tensor cumsum(const at::Tensor& self, int64_t dim,
-                           std::optional<at::ScalarType> dtype);
-  static at::Tensor div(const at::Tensor& self, const at::Tensor& other,
-                        std::optional<std::string_view> rounding_mode);
-  static at::Tensor div(const at::Tensor& self, const at::Scalar& other);
-  static at::Tensor einsum(std::string_view equation, at::TensorList tensors,
-                           at::OptionalIntArrayRef path);
-  static at::Tensor elu(const at::Tensor& self, const at::Scalar& alpha,
-                        const at::Scalar& scale, const at::Scalar& input_scale);
-  static at::Tensor elu_backward(const at::Tensor& grad_output,
-                                 const at::Scalar& alpha,
-                                 const at::Scalar& scale,
-                                 const at::Scalar& input_scale, bool is_result,
-                                 const at::Tensor& self_or_result);
-  static at::Tensor eq(const at::Tensor& self, const at::Tensor& other);
-  static at::Tensor erf(const at::Tensor& self);
-  static at::Tensor erfc(const at::Tensor& self);
-  static at::Tensor erfinv(const at::Tensor& self);
-  static at::Tensor exp(const at::Tensor& self);
-  static at::Tensor expm1(const at::Tensor& self);
-  static at::Tensor& exponential_(at::Tensor& self, double lambd,
-                                  std::optional<at::Generator> generator);
-  static at::Tensor flip(const at::Tensor& self, at::IntArrayRef dims);
-  static at::Tensor fmod(const at::Tensor& self, const at::Tensor& other);
-  static at::Tensor full(at::IntArrayRef size, const at::Scalar& fill_value,
-                         std::optional<at::ScalarType> dtype,
-                         std::optional<at::Layout> layout,
-                         std::optional<at::Device> device,
-                         std::optional<bool> pin_memory);
-  static at::Tensor gather(const at::Tensor& self, int64_t dim,
-                           const at::Tensor& index, bool sparse_grad);
-  static at::Tensor ge(const at::Tensor& self, const at::Tensor& other);
-  static at::Tensor gelu(const at::Tensor& self, std::string_view approximate);
-  static at::Tensor gelu_backward(const at::Tensor& grad,
-                                  const at::Tensor& self,
-                                  std::string_view approximate);
-  static at::Tensor glu(const at::Tensor& self, int64_t dim);
-  static at::Tensor gt(const at::Tensor& self, const at::Tensor& other);
-  static at::Tensor hardsigmoid(const at::Tensor& self);
-  static at::Tensor hardswish(const at::Tensor& self);
-  static at::Tensor index(const at::Tensor& self,
-                          const c10::List<std::optional<at::Tensor>>& indices);
-  static at::Tensor index_add(const at::Tensor& self, int64_t dim,
-                              const at::Tensor& index, const at::Tensor& source,
-                              const at::Scalar& alpha);
-  static at::Tensor index_copy(const at::Tensor& self, int64_t dim,
-                               const at::Tensor& index,
-                               const at::Tensor& source);
-  static at::Tensor& index_fill_(at::Tensor& self, int64_t dim,
-                                 const at::Tensor& index,
-                                 const at::Scalar& value);
-  static at::Tensor& index_fill_(at::Tensor& self, int64_t dim,
-                                 const at::Tensor& index,
-                                 const at::Tensor& value);
-  static at::Tensor& index_put_(
-      at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices,
-      const at::Tensor& values, bool accumulate);
-  static at::Tensor index_select(const at::Tensor& self, int64_t dim,
-                                 const at::Tensor& index);
-  static at::Tensor isnan(const at::Tensor& self);
-  static at::Tensor isneginf(const at::Tensor& self);
-  static std::tuple<at::Tensor, at::Tensor> kthvalue(const at::Tensor& self,
-                                                     int64_t k, int64_t dim,
-                                                     bool keepdim);
-  static at::Tensor le(const at::Tensor& self, const at::Tensor& other);
-  static at::Tensor leaky_relu(const at::Tensor& self,
-                               const at::Scalar& negative_slope);
-  static at::Tensor leaky_relu_backward(const at::Tensor& grad_output,
-                                        const at::Tensor& self,
-                                        const at::Scalar& negative_slope,
-                                        bool self_is_result);
-  static std::tuple<at::Tensor, at::Tensor> linalg_inv_ex(
-      const at::Tensor& self, bool check_errors);
-  static at::Tensor linalg_vector_norm(const at::Tensor& self,
-                                       const at::Scalar& ord,
-                                       at::OptionalIntArrayRef dim,
-                                       bool keepdim,
-                                       std::optional<at::ScalarType> dtype);
-  static at::Tensor cat(const at::ITensorListRef& tensors, int64_t dim);
-  static at::Tensor linspace(const at::Scalar& start, const at::Scalar& end,
-                             int64_t steps, std::optional<at::ScalarType> dtype,
-                             std::optional<at::Layout> layout,
-                             std::optional<at::Device> device,
-                             std::optional<bool> pin_memory);
-  static at::Tensor log10(const at::Tensor& self);
-  static at::Tensor log2(const at::Tensor& self);
-  static at::Tensor logit(const at::Tensor& self, std::optional<double> eps);
-  static at::Tensor lt(const at::Tensor& self, const at::Tensor& other);
-  static std::tuple<at::Tensor, at::Tensor> max(const at::Tensor& self,
-                                                int64_t dim, bool keepdim);
-  static at::Tensor max_pool2d(const at::Tensor& self,
-                               at::IntArrayRef kernel_size,
-                               at::IntArrayRef stride, at::IntArrayRef padding,
-                               at::IntArrayRef dilation, bool ceil_mode);
-  static std::tuple<at::Tensor, at::Tensor> max_pool2d_with_indices(
-      const at::Tensor& self, at::IntArrayRef kernel_size,
-      at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-      bool ceil_mode);
-  static at::Tensor max_pool2d_with_indices_backward(
-      const at::Tensor& grad_output, const at::Tensor& self,
-      at::IntArrayRef kernel_size, at::IntArrayRef stride,
-      at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode,
-      const at::Tensor& indices);
-  static at::Tensor max_pool3d(const at::Tensor& self,
-                               at::IntArrayRef kernel_size,
-                               at::IntArrayRef stride, at::IntArrayRef padding,
-                               at::IntArrayRef dilation, bool ceil_mode);
-  static std::tuple<at::Tensor, at::Tensor> max_pool3d_with_indices(
-      const at::Tensor& self, at::IntArrayRef kernel_size,
-      at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-      bool ceil_mode);
-  static at::Tensor max_pool3d_with_indices_backward(
-      const at::Tensor& grad_output, const at::Tensor& self,
-      at::IntArrayRef kernel_size, at::IntArrayRef stride,
-      at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode,
-      const at::Tensor& indices);
-  static at::Tensor maximum(const at::Tensor& self, const at::Tensor& other);
-  static at::Tensor mean(const at::Tensor& self,
-                         std::optional<at::ScalarType> dtype);
-  static at::Tensor mean(const at::Tensor& self, at::OptionalIntArrayRef dim,
-                         bool keepdim, std::optional<at::ScalarType> dtype);
-  static std::tuple<at::Tensor, at::Tensor> min(const at::Tensor& self,
-                                                int64_t dim, bool keepdim);
-  static at::Tensor minimum(const at::Tensor& self, const at::Tensor& other);
-  static at::Tensor mish(const at::Tensor& self);
-  static at::Tensor mse_loss(const at::Tensor& self, const at::Tensor& target,
-                             int64_t reduction);
-  static at::Tensor mse_loss_backward(const at::Tensor& grad_output,
-                                      const at::Tensor& self,
-                                      const at::Tensor& target,
-                                      int64_t reduction);
-  static at::Tensor mul(const at::Tensor& self, const at::Tensor& other);
-  static at::Tensor multinomial(const at::Tensor& self, int64_t num_samples,
-                                bool replacement,
-                                std::optional<at::Generator> generator);
-  static at::Tensor nan_to_num(const at::Tensor& self,
-                               std::optional<double> nan,
-                               std::optional<double> posinf,
-                               std::optional<double> neginf);
-  static at::Tensor ne(const at::Tensor& self, const at::Tensor& other);
-  static at::Tensor nll_loss2d_backward(const at::Tensor& grad_output,
-                                        const at::Tensor& self,
-                                        const at::Tensor& target,
-                                        const std::optional<at::Tensor>& weight,
-                                        int64_t reduction, int64_t ignore_index,
-                                        const at::Tensor& total_weight);
-  static at::Tensor nll_loss_backward(const at::Tensor& grad_output,
-                                      const at::Tensor& self,
-                                      const at::Tensor& target,
-                                      const std::optional<at::Tensor>& weight,
-                                      int64_t reduction, int64_t ignore_index,
-                                      const at::Tensor& total_weight);
-  static at::Tensor norm(const at::Tensor& self,
-                         const std::optional<at::Scalar>& p,
-                         at::ScalarType dtype);
-  static at::Tensor norm(const at::Tensor& self, const at::Scalar& p);
-  static at::Tensor norm(const at::Tensor& self,
-                         const std::optional<at::Scalar>& p,
-                         at::IntArrayRef dim, bool keepdim,
-                         at::ScalarType dtype);
-  static at::Tensor norm(const at::Tensor& self,
-                         const std::optional<at::Scalar>& p,
-                         at::IntArrayRef dim, bool keepdim);
-  static at::Tensor normal(const at::Tensor& mean, const at::Tensor& std,
-                           std::optional<at::Generator> generator);
-  static at::Tensor pow(const at::Tensor& self, const at::Scalar& exponent);
-  static at::Tensor pow(const at::Tensor& self, const at::Tensor& exponent);
-  static at::Tensor pow(const at::Scalar& self, const at::Tensor& exponent);
-  static at::Tensor prod(const at::Tensor& self, int64_t dim, bool keepdim,
-                         std::optional<at::ScalarType> dtype);
-  static at::Tensor randperm(int64_t n, std::optional<at::ScalarType> dtype,
-                             std::optional<at::Layout> layout,
-                             std::optional<at::Device> device,
-                             std::optional<bool> pin_memory);
-  static at::Tensor reciprocal(const at::Tensor& self);
-  static at::Tensor reflection_pad1d(const at::Tensor& self,
-                                     at::IntArrayRef padding);
-  static at::Tensor reflection_pad1d_backward(const at::Tensor& grad_output,
-                                              const at::Tensor& self,
-                                              at::IntArrayRef padding);
-  static at::Tensor reflection_pad2d(const at::Tensor& self,
-                                     at::IntArrayRef padding);
-  static at::Tensor reflection_pad2d_backward(const at::Tensor& grad_output,
-                                              const at::Tensor& self,
-                                              at::IntArrayRef padding);
-  static at::Tensor reflection_pad3d(const at::Tensor& self,
-                                     at::IntArrayRef padding);
-  static at::Tensor reflection_pad3d_backward(const at::Tensor& grad_output,
-                                              const at::Tensor& self,
-                                              at::IntArrayRef padding);
-  static at::Tensor remainder(const at::Tensor& self, const at::Tensor& other);
-  static at::Tensor repeat(const at::Tensor& self, at::IntArrayRef repeats);
-  static at::Tensor replication_pad1d(const at::Tensor& self,
-                                      at::IntArrayRef padding);
-  static at::Tensor replication_pad1d_backward(const at::Tensor& grad_output,
-                                               const at::Tensor& self,
-                                               at::IntArrayRef padding);
-  static at::Tensor replication_pad2d(const at::Tensor& self,
-                                      at::IntArrayRef padding);
-  static at::Tensor replication_pad2d_backward(const at::Tensor& grad_output,
-                                               const at::Tensor& self,
-                                               at::IntArrayRef padding);
-  static at::Tensor replication_pad3d(const at::Tensor& self,
-                                      at::IntArrayRef padding);
-  static at::Tensor replication_pad3d_backward(const at::Tensor& grad_output,
-                                               const at::Tensor& self,
-                                               at::IntArrayRef padding);
-  static at::Tensor roll(const at::Tensor& self, at::IntArrayRef shifts,
-                         at::IntArrayRef dims);
-  static at::Tensor rsqrt(const at::Tensor& self);
-  static at::Tensor rsub(const at::Tensor& self, const at::Tensor& other,
-                         const at::Scalar& alpha);
-  static at::Tensor scatter(const at::Tensor& self, int64_t dim,
-                            const at::Tensor& index, const at::Tensor& src);
-  static at::Tensor scatter(const at::Tensor& self, int64_t dim,
-                            const at::Tensor& index, const at::Scalar& value);
-  static at::Tensor scatter(const at::Tensor& self, int64_t dim,
-                            const at::Tensor& index, const at::Tensor& src,
-                            std::string_view reduce);
-  static at::Tensor scatter(const at::Tensor& self, int64_t dim,
-                            const at::Tensor& index, const at::Scalar& value,
-                            std::string_view reduce);
-  static at::Tensor scatter_add(const at::Tensor& self, int64_t dim,
-                                const at::Tensor& index, const at::Tensor& src);
-  static at::Tensor scatter_reduce(const at::Tensor& self, int64_t dim,
-                                   const at::Tensor& index,
-                                   const at::Tensor& src,
-                                   std::string_view reduce, bool include_self);
-  static at::Tensor sigmoid(const at::Tensor& self);
-  static at::Tensor sigmoid_backward(const at::Tensor& grad_output,
-                                     const at::Tensor& output);
-  static at::Tensor silu(const at::Tensor& self);
-  static at::Tensor sin(const at::Tensor& self);
-  static at::Tensor sinh(const at::Tensor& self);
-  static at::Tensor slice_copy(const at::Tensor& self, int64_t dim,
-                               std::optional<int64_t> start,
-                               std::optional<int64_t> end, int64_t step);
-  static at::Tensor slice_scatter(const at::Tensor& base,
-                                  const at::Tensor& mutated_view, int64_t dim,
-                                  std::optional<int64_t> start,
-                                  std::optional<int64_t> end, int64_t step);
-  static at::Tensor smooth_l1_loss(const at::Tensor& self,
-                                   const at::Tensor& target, int64_t reduction,
-                                   double beta);
-  static at::Tensor smooth_l1_loss_backward(const at::Tensor& grad_output,
-                                            const at::Tensor& self,
-                                            const at::Tensor& target,
-                                            int64_t reduction, double beta);
-  static at::Tensor softplus(const at::Tensor& self, const at::Scalar& beta,
-                             const at::Scalar& threshold);
-  static std::tuple<at::Tensor, at::Tensor> sort(const at::Tensor& self,
-                                                 int64_t dim, bool descending);
-  static std::tuple<at::Tensor, at::Tensor> sort(const at::Tensor& self,
-                                                 std::optional<bool> stable,
-                                                 int64_t dim, bool descending);
-  static at::Tensor sqrt(const at::Tensor& self);
-  static at::Tensor squeeze_copy(const at::Tensor& self, int64_t dim);
-  static at::Tensor squeeze_copy(const at::Tensor& self, at::IntArrayRef dim);
-  static at::Tensor std(const at::Tensor& self, at::OptionalIntArrayRef dim,
-                        const std::optional<at::Scalar>& correction,
-                        bool keepdim);
-  static std::tuple<at::Tensor, at::Tensor> std_mean(
-      const at::Tensor& self, at::OptionalIntArrayRef dim,
-      const std::optional<at::Scalar>& correction, bool keepdim);
-  static at::Tensor sub(const at::Tensor& self, const at::Tensor& other,
-                        const at::Scalar& alpha);
-  static at::Tensor sum(const at::Tensor& self, at::OptionalIntArrayRef dim,
-                        bool keepdim, std::optional<at::ScalarType> dtype);
-  static at::Tensor tan(const at::Tensor& self);
-  static at::Tensor tanh(const at::Tensor& self);
-  static at::Tensor tanh_backward(const at::Tensor& grad_output,
-                                  const at::Tensor& output);
-  static std::tuple<at::Tensor, at::Tensor> topk(const at::Tensor& self,
-                                                 int64_t k, int64_t dim,
-                                                 bool largest, bool sorted);
-  static at::Tensor trace(const at::Tensor& self);
-  static at::Tensor& uniform_(at::Tensor& self, double from, double to,
-                              std::optional<at::Generator> generator);
-  static at::Tensor upsample_nearest2d(const at::Tensor& self,
-                                       at::IntArrayRef output_size,
-                                       std::optional<double> scales_h,
-                                       std::optional<double> scales_w);
-  static at::Tensor var(const at::Tensor& self, at::OptionalIntArrayRef dim,
-                        const std::optional<at::Scalar>& correction,
-                        bool keepdim);
-  static std::tuple<at::Tensor, at::Tensor> var_mean(
-      const at::Tensor& self, at::OptionalIntArrayRef dim,
-      const std::optional<at::Scalar>& correction, bool keepdim);
-  static at::Tensor view_as_real_copy(const at::Tensor& self);
-  static at::Tensor where(const at::Tensor& condition, const at::Tensor& self,
-                          const at::Tensor& other);
-  static at::Tensor xlogy(const at::Tensor& self, const at::Tensor& other);
+  static KernelOf<at::_ops::_adaptive_avg_pool2d> _adaptive_avg_pool2d;
+  static KernelOf<at::_ops::_adaptive_avg_pool3d> _adaptive_avg_pool3d;
+  static KernelOf<at::_ops::_cdist_forward> _cdist_forward;
+  static KernelOf<at::_ops::_copy_from> _copy_from;
+  static KernelOf<at::_ops::_linalg_svd> _linalg_svd;
+  static KernelOf<at::_ops::_local_scalar_dense> _local_scalar_dense;
+  static KernelOf<at::_ops::_log_softmax> _log_softmax;
+  static KernelOf<at::_ops::_log_softmax_backward_data>
+      _log_softmax_backward_data;
+  static KernelOf<at::_ops::_pdist_forward> _pdist_forward;
+  static KernelOf<at::_ops::_softmax> _softmax;
+  static KernelOf<at::_ops::_softmax_backward_data> _softmax_backward_data;
+  static KernelOf<at::_ops::_to_copy> _to_copy;
+  static KernelOf<at::_ops::_to_cpu> _to_cpu;
+  static KernelOf<at::_ops::abs> abs;
+  static KernelOf<at::_ops::acos> acos;
+  static KernelOf<at::_ops::acosh> acosh;
+  static KernelOf<at::_ops::adaptive_max_pool2d> adaptive_max_pool2d;
+  static KernelOf<at::_ops::add_Tensor> add;
+  static KernelOf<at::_ops::addcdiv> addcdiv;
+  static KernelOf<at::_ops::addcmul> addcmul;
+  static KernelOf<at::_ops::addmm> addmm;
+  static KernelOf<at::_ops::all_dim> all;
+  static KernelOf<at::_ops::amax> amax;
+  static KernelOf<at::_ops::amin> amin;
+  static KernelOf<at::_ops::any_dim> any;
+  static KernelOf<at::_ops::arange_start_out> arange_out;
+  static KernelOf<at::_ops::argmax> argmax;
+  static KernelOf<at::_ops::argmin> argmin;
+  static KernelOf<at::_ops::as_strided_> as_strided_;
+  static KernelOf<at::_ops::as_strided_scatter> as_strided_scatter;
+  static KernelOf<at::_ops::asin> asin;
+  static KernelOf<at::_ops::asinh> asinh;
+  static KernelOf<at::_ops::atan> atan;
+  static KernelOf<at::_ops::atan2> atan2;
+  static KernelOf<at::_ops::atanh> atanh;
+  static KernelOf<at::_ops::avg_pool2d> avg_pool2d;
+  static KernelOf<at::_ops::avg_pool3d> avg_pool3d;
+  static KernelOf<at::_ops::bernoulli> bernoulli;
+  static KernelOf<at::_ops::bernoulli_p> bernoulli;
+  static KernelOf<at::_ops::bernoulli__Tensor> bernoulli_;
+  static KernelOf<at::_ops::binary_cross_entropy> binary_cross_entropy;
+  static KernelOf<at::_ops::binary_cross_entropy_backward>
+      binary_cross_entropy_backward;
+  static KernelOf<at::_ops::bitwise_and_Tensor> bitwise_and;
+  static KernelOf<at::_ops::bitwise_left_shift_Tensor> bitwise_left_shift;
+  static KernelOf<at::_ops::bitwise_or_Tensor> bitwise_or;
+  static KernelOf<at::_ops::bitwise_right_shift_Tensor> bitwise_right_shift;
+  static KernelOf<at::_ops::bitwise_xor_Tensor> bitwise_xor;
+  static KernelOf<at::_ops::celu> celu;
+  static KernelOf<at::_ops::constant_pad_nd> constant_pad_nd;
+  static KernelOf<at::_ops::cos> cos;
+  static KernelOf<at::_ops::cosh> cosh;
+  static KernelOf<at::_ops::cumprod> cumprod;
+  static KernelOf<at::_ops::cumsum> cumsum;
+  static KernelOf<at::_ops::div_Tensor_mode> div;
+  static KernelOf<at::_ops::div_Scalar> div;
+  static KernelOf<at::_ops::einsum> einsum;
+  static KernelOf<at::_ops::elu> elu;
+  static KernelOf<at::_ops::elu_backward> elu_backward;
+  static KernelOf<at::_ops::eq_Tensor> eq;
+  static KernelOf<at::_ops::erf> erf;
+  static KernelOf<at::_ops::erfc> erfc;
+  static KernelOf<at::_ops::erfinv> erfinv;
+  static KernelOf<at::_ops::exp> exp;
+  static KernelOf<at::_ops::expm1> expm1;
+  static KernelOf<at::_ops::exponential_> exponential_;
+  static KernelOf<at::_ops::flip> flip;
+  static KernelOf<at::_ops::fmod_Tensor> fmod;
+  static KernelOf<at::_ops::full> full;
+  static KernelOf<at::_ops::gather> gather;
+  static KernelOf<at::_ops::ge_Tensor> ge;
+  static KernelOf<at::_ops::gelu> gelu;
+  static KernelOf<at::_ops::gelu_backward> gelu_backward;
+  static KernelOf<at::_ops::glu> glu;
+  static KernelOf<at::_ops::gt_Tensor> gt;
+  static KernelOf<at::_ops::hardsigmoid> hardsigmoid;
+  static KernelOf<at::_ops::hardswish> hardswish;
+  static KernelOf<at::_ops::index_Tensor> index;
+  static KernelOf<at::_ops::index_add> index_add;
+  static KernelOf<at::_ops::index_copy> index_copy;
+  static KernelOf<at::_ops::index_fill__int_Scalar> index_fill_;
+  static KernelOf<at::_ops::index_fill__int_Tensor> index_fill_;
+  static KernelOf<at::_ops::index_put_> index_put_;
+  static KernelOf<at::_ops::index_select> index_select;
+  static KernelOf<at::_ops::isnan> isnan;
+  static KernelOf<at::_ops::isneginf> isneginf;
+  static KernelOf<at::_ops::kthvalue> kthvalue;
+  static KernelOf<at::_ops::le_Tensor> le;
+  static KernelOf<at::_ops::leaky_relu> leaky_relu;
+  static KernelOf<at::_ops::leaky_relu_backward> leaky_relu_backward;
+  static KernelOf<at::_ops::linalg_inv_ex> linalg_inv_ex;
+  static KernelOf<at::_ops::linalg_vector_norm> linalg_vector_norm;
+  static KernelOf<at::_ops::cat> cat;
+  static KernelOf<at::_ops::linspace> linspace;
+  static KernelOf<at::_ops::log10> log10;
+  static KernelOf<at::_ops::log2> log2;
+  static KernelOf<at::_ops::logit> logit;
+  static KernelOf<at::_ops::lt_Tensor> lt;
+  static KernelOf<at::_ops::max_dim> max;
+  static KernelOf<at::_ops::max_pool2d> max_pool2d;
+  static KernelOf<at::_ops::max_pool2d_with_indices> max_pool2d_with_indices;
+  static KernelOf<at::_ops::max_pool2d_with_indices_backward>
+      max_pool2d_with_indices_backward;
+  static KernelOf<at::_ops::max_pool3d> max_pool3d;
+  static KernelOf<at::_ops::max_pool3d_with_indices> max_pool3d_with_indices;
+  static KernelOf<at::_ops::max_pool3d_with_indices_backward>
+      max_pool3d_with_indices_backward;
+  static KernelOf<at::_ops::maximum> maximum;
+  static KernelOf<at::_ops::mean> mean;
+  static KernelOf<at::_ops::mean_dim> mean;
+  static KernelOf<at::_ops::min_dim> min;
+  static KernelOf<at::_ops::minimum> minimum;
+  static KernelOf<at::_ops::mish> mish;
+  static KernelOf<at::_ops::mse_loss> mse_loss;
+  static KernelOf<at::_ops::mse_loss_backward> mse_loss_backward;
+  static KernelOf<at::_ops::mul_Tensor> mul;
+  static KernelOf<at::_ops::multinomial> multinomial;
+  static KernelOf<at::_ops::nan_to_num> nan_to_num;
+  static KernelOf<at::_ops::ne_Tensor> ne;
+  static KernelOf<at::_ops::nll_loss2d_backward> nll_loss2d_backward;
+  static KernelOf<at::_ops::nll_loss_backward> nll_loss_backward;
+  static KernelOf<at::_ops::norm_ScalarOpt_dtype> norm;
+  static KernelOf<at::_ops::norm_Scalar> norm;
+  static KernelOf<at::_ops::norm_ScalarOpt_dim_dtype> norm;
+  static KernelOf<at::_ops::norm_ScalarOpt_dim> norm;
+  static KernelOf<at::_ops::normal_Tensor_Tensor> normal;
+  static KernelOf<at::_ops::pow_Tensor_Scalar> pow;
+  static KernelOf<at::_ops::pow_Tensor_Tensor> pow;
+  static KernelOf<at::_ops::pow_Scalar> pow;
+  static KernelOf<at::_ops::prod_dim_int> prod;
+  static KernelOf<at::_ops::randperm> randperm;
+  static KernelOf<at::_ops::reciprocal> reciprocal;
+  static KernelOf<at::_ops::reflection_pad1d> reflection_pad1d;
+  static KernelOf<at::_ops::reflection_pad1d_backward>
+      reflection_pad1d_backward;
+  static KernelOf<at::_ops::reflection_pad2d> reflection_pad2d;
+  static KernelOf<at::_ops::reflection_pad2d_backward>
+      reflection_pad2d_backward;
+  static KernelOf<at::_ops::reflection_pad3d> reflection_pad3d;
+  static KernelOf<at::_ops::reflection_pad3d_backward>
+      reflection_pad3d_backward;
+  static KernelOf<at::_ops::remainder_Tensor> remainder;
+  static KernelOf<at::_ops::repeat> repeat;
+  static KernelOf<at::_ops::replication_pad1d> replication_pad1d;
+  static KernelOf<at::_ops::replication_pad1d_backward>
+      replication_pad1d_backward;
+  static KernelOf<at::_ops::replication_pad2d> replication_pad2d;
+  static KernelOf<at::_ops::replication_pad2d_backward>
+      replication_pad2d_backward;
+  static KernelOf<at::_ops::replication_pad3d> replication_pad3d;
+  static KernelOf<at::_ops::replication_pad3d_backward>
+      replication_pad3d_backward;
+  static KernelOf<at::_ops::roll> roll;
+  static KernelOf<at::_ops::rsqrt> rsqrt;
+  static KernelOf<at::_ops::rsub_Tensor> rsub;
+  static KernelOf<at::_ops::scatter_src> scatter;
+  static KernelOf<at::_ops::scatter_value> scatter;
+  static KernelOf<at::_ops::scatter_reduce> scatter;
+  static KernelOf<at::_ops::scatter_value_reduce> scatter;
+  static KernelOf<at::_ops::scatter_add> scatter_add;
+  static KernelOf<at::_ops::scatter_reduce_two> scatter_reduce;
+  static KernelOf<at::_ops::sigmoid> sigmoid;
+  static KernelOf<at::_ops::sigmoid_backward> sigmoid_backward;
+  static KernelOf<at::_ops::silu> silu;
+  static KernelOf<at::_ops::sin> sin;
+  static KernelOf<at::_ops::sinh> sinh;
+  static KernelOf<at::_ops::slice_copy_Tensor> slice_copy;
+  static KernelOf<at::_ops::slice_scatter> slice_scatter;
+  static KernelOf<at::_ops::smooth_l1_loss> smooth_l1_loss;
+  static KernelOf<at::_ops::smooth_l1_loss_backward> smooth_l1_loss_backward;
+  static KernelOf<at::_ops::softplus> softplus;
+  static KernelOf<at::_ops::sort> sort;
+  static KernelOf<at::_ops::sort_stable> sort;
+  static KernelOf<at::_ops::sqrt> sqrt;
+  static KernelOf<at::_ops::squeeze_copy_dim> squeeze_copy;
+  static KernelOf<at::_ops::squeeze_copy_dims> squeeze_copy;
+  static KernelOf<at::_ops::std_correction> std;
+  static KernelOf<at::_ops::std_mean_correction> std_mean;
+  static KernelOf<at::_ops::sub_Tensor> sub;
+  static KernelOf<at::_ops::sum_dim_IntList> sum;
+  static KernelOf<at::_ops::tan> tan;
+  static KernelOf<at::_ops::tanh> tanh;
+  static KernelOf<at::_ops::tanh_backward> tanh_backward;
+  static KernelOf<at::_ops::topk> topk;
+  static KernelOf<at::_ops::trace> trace;
+  static KernelOf<at::_ops::uniform_> uniform_;
+  static KernelOf<at::_ops::upsample_nearest2d> upsample_nearest2d;
+  static KernelOf<at::_ops::var_correction> var;
+  static KernelOf<at::_ops::var_mean_correction> var_mean;
+  static KernelOf<at::_ops::view_as_real_copy> view_as_real_copy;
+  static KernelOf<at::_ops::where_self> where;
+  static KernelOf<at::_ops::xlogy_Tensor> xlogy;
 };
 
 // Registers these kernels with PyTorch's dispatcher, the first time.

@@ -72,14 +72,7 @@ def _attention(
     is_xlas = query.device.type == "xla"
     with contextlib.nullcontext() if is_xlas else sdpa_kernel(SDPBackend.MATH):
         return _OPERATOR.decompose(
-            query,
-            key,
-            value,
-            attn_mask,
-            dropout_p,
-            is_causal,
-            scale=scale,
-            enable_gqa=enable_gqa,
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
 
 
@@ -125,11 +118,7 @@ def _is_fused(
 
 
 def _is_fused_mask(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor,
-    is_causal: bool,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, is_causal: bool
 ) -> bool:
     if is_causal or mask.requires_grad or mask.dim() > 4 or mask.device != query.device:
         return False

@@ -1,7 +1,5 @@
 """The arguments of custom_call: checks, and their form for C++."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from math import prod

@@ -1,7 +1,5 @@
 """custom_call: makes XLA custom calls."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Triton's kernels and those of `cuda_kernel` are launched this way.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Reference implementations, which can replace a kernel to bisect a wrong result."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

@@ -4,8 +4,6 @@ They compute what upstream's TPU kernels compute (torch_xla.experimental.custom_
 device and with gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -5,8 +5,6 @@ other strides in PyTorch, which decide whether contiguous() and reshape() copy, 
 that shares writes. So a function is compiled once more for such arguments.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Names in the bytecode of functions: globals that it reads and assigns, and attributes."""
 
-from __future__ import annotations
-
 import dis
 import types
 

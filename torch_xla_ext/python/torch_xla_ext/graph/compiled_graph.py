@@ -216,20 +216,14 @@ class _Compilation:
     """A compilation of a graph's results and of its writes to tensor arguments."""
 
     def __init__(
-        self,
-        tensors: list[torch.Tensor],
-        trace: Trace,
-        memory: SharedMemory | None,
+        self, tensors: list[torch.Tensor], trace: Trace, memory: SharedMemory | None
     ) -> None:
         self._tensors, self._trace, self._memory = tensors, trace, memory
         self._saved = trace.saved
         self._new: list[torch.Tensor] = []
 
     def run(
-        self,
-        outputs: list[object],
-        dtypes: list[torch.dtype | None],
-        is_passed: list[bool],
+        self, outputs: list[object], dtypes: list[torch.dtype | None], is_passed: list[bool]
     ) -> _Program:
         """Compile the program.
 

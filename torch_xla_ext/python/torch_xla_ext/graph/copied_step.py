@@ -1,7 +1,5 @@
 """Captured steps as methods, copied and pickled."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Guards: record Python values and check that they are unchanged; python_state.py finds them."""
 
-from __future__ import annotations
-
 import collections
 import contextvars
 import enum

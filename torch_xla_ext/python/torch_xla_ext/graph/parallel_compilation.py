@@ -1,7 +1,5 @@
 """Compiling the programs of captured steps in several threads."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """Positions of Python iterators and random generators."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import types

@@ -7,8 +7,6 @@ values are kept alive: objects are held by weak references, and lists and dictio
 again from the objects that hold them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import functools

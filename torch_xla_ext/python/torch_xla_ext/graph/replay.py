@@ -1,7 +1,5 @@
 """The replay of a captured step."""
 
-from __future__ import annotations
-
 import re
 import weakref
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """Plans from which a replay builds the step's results and gradients."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import gc

@@ -6,8 +6,6 @@ the base tensor, and the views are made from it. If gradients are recorded, PyTo
 itself.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Sequence
 

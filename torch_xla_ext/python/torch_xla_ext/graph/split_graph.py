@@ -189,10 +189,7 @@ class _Stage:
 
     @staticmethod
     def of(
-        graph: torch.fx.GraphModule,
-        nodes: list[torch.fx.Node],
-        compile_: _Compile,
-        on_device: bool,
+        graph: torch.fx.GraphModule, nodes: list[torch.fx.Node], compile_: _Compile, on_device: bool
     ) -> _Stage:
         part, inputs, outputs = fuse_as_graphmodule(graph, nodes, "", always_return_tuple=True)
         taken = _stack_scalars(part, inputs) if on_device else inputs

@@ -1,7 +1,5 @@
 """torch_xla_ext.capture: a function of XLA tensors, traced and compiled once, then replayed."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import logging

@@ -1,7 +1,5 @@
 """Trace and compile a step, and undo the effects of tracing on tensors."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import traceback

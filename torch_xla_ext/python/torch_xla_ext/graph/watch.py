@@ -1,7 +1,5 @@
 """Watch a step while it is traced: tensors that it uses, and what a replay cannot repeat."""
 
-from __future__ import annotations
-
 import contextlib
 import cProfile
 import dataclasses

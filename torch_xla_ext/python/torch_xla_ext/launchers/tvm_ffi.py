@@ -1,7 +1,5 @@
 """TVM-FFI functions as custom-call targets: `register_kernel` and `tvm_ffi_call`."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import uuid

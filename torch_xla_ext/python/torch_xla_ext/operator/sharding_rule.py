@@ -1,7 +1,5 @@
 """Checks that an operator's sharding rule fits its declaration and its kernel's signature."""
 
-from __future__ import annotations
-
 from torch_xla_ext.sharding import rule as rules
 from xla_kernels.operator.checked import OperatorCall
 from xla_kernels.signature.schema import Argument

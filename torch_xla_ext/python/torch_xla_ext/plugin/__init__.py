@@ -3,8 +3,6 @@
 This module is public: integrations use it to start and watch processes.
 """
 
-from __future__ import annotations
-
 import torch_xla
 
 from torch_xla_ext.plugin.rendezvous import connect

@@ -8,8 +8,6 @@ the processes also wait for each other at exit: each records that it is done, an
 the others have ended.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import datetime
@@ -196,13 +194,7 @@ def _check_free(port: int, name: str) -> None:
 class _Exit:
     """The shutdown of this process."""
 
-    def __init__(
-        self,
-        processes: Processes,
-        host: str,
-        store: Store,
-        timeout: float,
-    ) -> None:
+    def __init__(self, processes: Processes, host: str, store: Store, timeout: float) -> None:
         self._rank, self._count = processes.rank, processes.count
         self._timeout = timeout
         self._failed = False

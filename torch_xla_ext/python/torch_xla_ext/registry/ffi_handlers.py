@@ -1,7 +1,5 @@
 """Handlers of an FFI target, and the types of their states."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Mapping
 
@@ -130,11 +128,7 @@ def register_type_of_library(name: str, library: ctypes.CDLL, platform: str) -> 
 
 
 def register_ffi_type(
-    name: str,
-    type_id: object,
-    *,
-    type_info: object = None,
-    platform: str = "CUDA",
+    name: str, type_id: object, *, type_info: object = None, platform: str = "CUDA"
 ) -> None:
     """Register the type of the state that an FFI target's handlers share.
 

@@ -1,7 +1,5 @@
 """Registration of a kernel: of all its entries, or of a function of another ABI."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """The platforms and APIs of targets, with their names in XLA, torch_xla and PyTorch."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -1,7 +1,5 @@
 """Registration of custom-call targets from shared libraries."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading
@@ -228,11 +226,7 @@ def register_custom_call(
 
 
 def _functions_of_library(
-    name: str,
-    library: ctypes.CDLL,
-    symbol: str | Mapping[str, str] | None,
-    platform: str,
-    api: str,
+    name: str, library: ctypes.CDLL, symbol: str | Mapping[str, str] | None, platform: str, api: str
 ) -> tuple[dict[str, int], Schema | None]:
     """Return the functions of a library by stage, and the schema if they are those of kernel.h."""
 

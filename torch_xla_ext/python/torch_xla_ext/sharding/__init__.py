@@ -3,8 +3,6 @@
 `PeerMemory`, `is_marked`, `join` and `send` are public.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from torch_xla_ext.sharding.partitioned_call import (

@@ -7,8 +7,6 @@ given a consumer's (`_propagate`), and for the call of each device (`_divide`). 
 rule determines the answers.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

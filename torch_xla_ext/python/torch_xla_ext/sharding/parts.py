@@ -6,8 +6,6 @@ So these functions are called when the call is traced, once for each part that t
 number of devices allow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 

@@ -1,7 +1,5 @@
 """Memory of each device of the process that kernels on all its devices may read and write."""
 
-from __future__ import annotations
-
 import ctypes
 
 import torch

@@ -1,7 +1,5 @@
 """Plans a sharded call from its rule and its operands' shardings: the shard of each tensor."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Mapping, Sequence

@@ -23,8 +23,6 @@ Devices may share it, too: each computes its part of the sum, and XLA adds the p
 all-reduce). A dimension over which anything else is computed, such as a softmax, is ``_``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tensors on several devices: whether they are sharded, and sending them there."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

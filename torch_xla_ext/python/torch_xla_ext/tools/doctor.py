@@ -1,7 +1,5 @@
 """``python -m torch_xla_ext doctor``: installed and missing components, and a self-test."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import re

@@ -1,7 +1,5 @@
 """Errors for out-of-range indices, which XLA clamps or ignores silently."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 

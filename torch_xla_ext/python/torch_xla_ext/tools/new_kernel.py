@@ -1,7 +1,5 @@
 """Creates a project with a new kernel: `python -m torch_xla_ext new-kernel NAME DIR`."""
 
-from __future__ import annotations
-
 import importlib.util
 import keyword
 import re

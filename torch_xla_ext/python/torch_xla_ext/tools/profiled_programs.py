@@ -5,8 +5,6 @@ fields that lead to them: of XSpace and XPlane in tsl's xplane.proto, and of Hlo
 hlo.proto.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from torch_xla_ext.protobuf_wire_format import fields

@@ -13,8 +13,6 @@ and the backward pass are one program, has three more requirements:
   numbers in both computations, and others in the next step.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import weakref

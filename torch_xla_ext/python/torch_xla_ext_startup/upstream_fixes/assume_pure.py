@@ -5,8 +5,6 @@ JAX has no 64-bit numbers here, does not see XLA tensors of a closure, and loses
 argument. Such a function runs undecorated, with a warning, and is traced at each call.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Callable

@@ -6,8 +6,6 @@ functions, and a torch without CUDA refused bfloat16. Here each of them turns bo
 csrc/aten_overrides/autocast.h has the lists of operators.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable

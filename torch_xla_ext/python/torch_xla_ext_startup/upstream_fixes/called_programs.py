@@ -6,8 +6,6 @@ function's program. 1, 1.0 and True were one key. And JAX's own cache confuses f
 something, such as an exception, keeps the traced method alive.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -6,8 +6,6 @@ gradients of interpolation, in most models that segment images, are among them.
 A decomposition consists of operators that have gradients, so it needs no gradient itself.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ one argument by their strides and offsets. torch_xla's tensors have none, so the
 wrong. Such a function is not compiled.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import logging

@@ -1,7 +1,5 @@
 """StableHLO under SPMD: it names kernels by their targets, and is not run in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -5,8 +5,6 @@ them again. A function of XLA tensors has the same results and writes with and w
 transform. Its purpose is make_fx, which is refused.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -9,8 +9,6 @@ once.
 PyTorch also refuses capturable=True together with foreach=True, for which XLA lacks nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """torch._grouped_mm by the wheel's kernels; PyTorch's own kernel is for CUDA only."""
 
-from __future__ import annotations
-
 import torch
 
 _LIBRARY = torch.library.Library("aten", "IMPL")

@@ -7,8 +7,6 @@ version_counter for inference tensor".
 Tensors that are made inside are ordinary ones, also on the CPU: they may be used in autograd later.
 """
 
-from __future__ import annotations
-
 import torch
 
 

@@ -4,8 +4,6 @@ The first ended in a C++ stack. After the second, torch_xla assumed that earlier
 were on different devices, and the next program ended with a segmentation fault.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 from collections.abc import Callable

@@ -6,8 +6,6 @@ over the same MpDeviceLoader, such as an evaluation in the middle of an epoch, e
 in the same way.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 

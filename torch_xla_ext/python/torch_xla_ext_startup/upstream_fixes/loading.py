@@ -5,8 +5,6 @@ storage for that device is marked and stays on the host, and tensors that are ma
 moved.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A loop's program contains its function once. So the function may neither read a 
 nor write to a tensor: neither would happen in each iteration.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -6,8 +6,6 @@ is one of the copies, so each copy's gradient is an equal share. The gradient of
 the sum of its copies' gradients.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

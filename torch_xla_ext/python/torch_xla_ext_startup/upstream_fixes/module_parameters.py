@@ -6,8 +6,6 @@ separate weights, and an earlier optimizer updated parameters that no module use
 parameters stay the same objects.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import threading

@@ -4,8 +4,6 @@ They are ``torch.ops.xla_gpu``, of torch_xla_ext, and ``torch.ops.quantized_deco
 module upstream's `import torch_xla` imports.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

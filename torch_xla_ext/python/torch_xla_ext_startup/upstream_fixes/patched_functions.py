@@ -10,8 +10,6 @@ torch.norm refuses a dtype without `p`, because PyTorch's Python code does not k
 default is the 2-norm of all elements.
 """
 
-from __future__ import annotations
-
 import functools
 import types
 from collections.abc import Callable, Iterable
@@ -26,9 +24,7 @@ def gru(original: Callable[..., object]) -> Callable[..., object]:
 
     @functools.wraps(original)
     def forward(
-        self: GRU,
-        input: torch.Tensor | rnn.PackedSequence,
-        hx: torch.Tensor | None = None,
+        self: GRU, input: torch.Tensor | rnn.PackedSequence, hx: torch.Tensor | None = None
     ) -> tuple[torch.Tensor | rnn.PackedSequence, torch.Tensor]:
         is_on_xla = isinstance(input, torch.Tensor) and input.device.type == "xla"
         if torch.compiler.is_compiling() or not is_on_xla:

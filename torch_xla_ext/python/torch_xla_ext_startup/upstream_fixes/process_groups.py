@@ -4,8 +4,6 @@ torch_xla looks at LOCAL_WORLD_SIZE only: with one GPU on each of several hosts 
 returned each process's own value.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

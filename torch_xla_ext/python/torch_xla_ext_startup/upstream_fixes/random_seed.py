@@ -6,8 +6,6 @@ is created: the devices begin with the seed later.
 torch.random.fork_rng takes the device type "xla", and by default forks XLA's generators, too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator

@@ -5,8 +5,6 @@ goes to the root logger. After that, the program's own logging.basicConfig(level
 have no effect.
 """
 
-from __future__ import annotations
-
 import logging
 from types import ModuleType
 

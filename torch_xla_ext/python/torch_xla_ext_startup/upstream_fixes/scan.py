@@ -8,8 +8,6 @@ AOTAutograd traces a graph of the function, as in torch_xla, whose own `_scan_im
 loop of it.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -239,9 +237,7 @@ class _Scan(torch.autograd.Function):
         )
 
 
-def _without_gradients(
-    values: tuple[torch.Tensor | None, ...],
-) -> tuple[torch.Tensor | None, ...]:
+def _without_gradients(values: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
     """Return the values, of which a gradient is an error.
 
     As once_differentiable does, which takes them for constants if the gradients are.

@@ -184,10 +184,7 @@ class Plan:
             outputs = list(self.graph(*carried, *outer, *row))
         activations = zip(self._sources, outputs[self.num_results :], strict=True)
         saved = [value for source, value in activations if source.kind == "saved"]
-        return outputs[: self.num_carried], [
-            *outputs[self.num_carried : self.num_results],
-            *saved,
-        ]
+        return outputs[: self.num_carried], [*outputs[self.num_carried : self.num_results], *saved]
 
     def alias_input(
         self, saved: Sequence[torch.Tensor], rows: Sequence[torch.Tensor]
@@ -248,11 +245,7 @@ class _Tracing(TorchFunctionMode):
         found: further outer tensors. The function gets placeholders of their sizes.
     """
 
-    def __init__(
-        self,
-        outer: Sequence[torch.Tensor],
-        given: Sequence[torch.Tensor],
-    ) -> None:
+    def __init__(self, outer: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self.found: list[torch.Tensor] = []
         self._given = {id(tensor): new for tensor, new in zip(outer, given, strict=True)}

@@ -4,8 +4,6 @@ Without a None among them, it tiled a tensor in more dimensions than the tensor 
 keeps copies along the other axes.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ PyTorch's method returns a tensor that reports to be contiguous, as each XLA ten
 calling its operator. csrc/aten_overrides/strides.h has an operator that recognizes views.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -6,8 +6,6 @@ results are pending, its steps from then on compute all pending values, unless t
 torch_xla.sync() itself.
 """
 
-from __future__ import annotations
-
 import functools
 import weakref
 from collections.abc import Callable

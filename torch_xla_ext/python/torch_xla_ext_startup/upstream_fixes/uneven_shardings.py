@@ -5,8 +5,6 @@ where a mesh does not divide a dimension. Such a dimension stays whole on every 
 right and takes memory; a warning says it.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import warnings

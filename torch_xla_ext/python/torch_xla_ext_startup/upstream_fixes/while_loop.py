@@ -4,8 +4,6 @@ torch_xla assumes that a traced computation's parameters are the carried values 
 are in the order of their first use, and include constants and outer tensors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,10 +43,7 @@ def _while_loop(
     loop_functions.check_arguments("while_loop", [*carried, *additional])
     arguments = [*carried, *additional]
     arguments_spec = pytree.tree_structure(
-        (
-            *pytree.tree_unflatten(carried, spec),
-            *pytree.tree_unflatten(additional, additional_spec),
-        )
+        (*pytree.tree_unflatten(carried, spec), *pytree.tree_unflatten(additional, additional_spec))
     )
 
     with loop_functions.on_device_alone("while_loop"):
@@ -86,8 +81,7 @@ def _while_loop(
             "xla::while_loop", parameters, loop.build("while_loop")
         )
     results = _without_gradient(
-        results[: len(carried)],
-        [*arguments, *condition.traced.outer, *body.traced.outer],
+        results[: len(carried)], [*arguments, *condition.traced.outer, *body.traced.outer]
     )
     return type(carried_inputs)(pytree.tree_unflatten(results, spec))
 

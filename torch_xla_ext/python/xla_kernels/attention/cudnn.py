@@ -47,10 +47,7 @@ _Products = Mapping[str, tuple[_Side, _Side]]
 # For each side of a product: the batch dimensions and the contracting one.
 _HEADS: _Side = (("0", "2"), "3")
 _SUMMED: _Side = (("0", "2"), "1")
-_FORWARD_PRODUCTS: _Products = {
-    "bmm1": (_HEADS, _HEADS),
-    "bmm2": ((_LOGITS_BATCH, "3"), _SUMMED),
-}
+_FORWARD_PRODUCTS: _Products = {"bmm1": (_HEADS, _HEADS), "bmm2": ((_LOGITS_BATCH, "3"), _SUMMED)}
 _BACKWARD_PRODUCTS: _Products = {
     "bmm1_grad_gemm1": ((_LOGITS_BATCH, "2"), _SUMMED),
     "bmm1_grad_gemm2": ((_LOGITS_BATCH, "3"), _SUMMED),
@@ -154,10 +151,7 @@ def _in_float(inputs: Sequence[torch.Tensor], bias: int) -> list[torch.Tensor]:
 
 
 def _logits(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    bias: torch.Tensor | None,
-    attributes: Mapping[str, object],
+    q: torch.Tensor, k: torch.Tensor, bias: torch.Tensor | None, attributes: Mapping[str, object]
 ) -> torch.Tensor:
     config = _config(attributes)
     logits = q @ _repeated(k, q).mT * config["fmha_scale"]

@@ -1,7 +1,5 @@
 """Argument binding of a call without a signature."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Read the architecture of a cubin or of PTX, and its kernels with their parameters."""
 
-from __future__ import annotations
-
 import re
 import struct
 from dataclasses import dataclass

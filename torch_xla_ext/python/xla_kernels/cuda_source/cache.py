@@ -1,7 +1,5 @@
 """Compiled kernels on disk, by the content of everything that they were compiled from."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

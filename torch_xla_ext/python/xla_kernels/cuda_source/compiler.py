@@ -1,7 +1,5 @@
 """Compiles one instance of a kernel for one architecture, or reads it from the cache."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The compiler provides the types, in the mangled name of a C++ function.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import math

@@ -1,7 +1,5 @@
 """CuPy's RawKernel for `cuda_kernel`: NVRTC compiles its source, as it does for CuPy."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

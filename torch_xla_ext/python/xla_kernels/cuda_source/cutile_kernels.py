@@ -1,7 +1,5 @@
 """cuTile's kernels (cuda.tile), for `cuda_kernel`: exported as cubins with its documented ABI."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import inspect
 import io

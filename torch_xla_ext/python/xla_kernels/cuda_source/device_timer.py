@@ -1,7 +1,5 @@
 """Time launches on GPU 0 by CUDA's driver, in separately allocated memory."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

@@ -1,7 +1,5 @@
 """The headers that a source includes: built-in ones, and the content of files."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

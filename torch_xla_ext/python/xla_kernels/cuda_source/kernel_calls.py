@@ -1,7 +1,5 @@
 """Calls of a CUDA kernel: their checks, the value of each parameter, and the reference."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 
@@ -238,10 +236,7 @@ class Calls:
         return self._made_bound(target, configuration, parameters, args, binding)
 
     def _checked_on_host(
-        self,
-        args: Sequence[object],
-        outputs: Outputs | None,
-        aliases: Sequence[str | int] | None,
+        self, args: Sequence[object], outputs: Outputs | None, aliases: Sequence[str | int] | None
     ) -> list[ArrayType]:
         """Return the results of checked arguments, which the reference computes."""
         if self.signature is not None:
@@ -258,10 +253,7 @@ class Calls:
             raise TypeError(f"{self.where}: outputs and aliases follow from its signature")
 
     def _required_outputs(
-        self,
-        args: Sequence[object],
-        outputs: Outputs | None,
-        aliases: Sequence[str | int] | None,
+        self, args: Sequence[object], outputs: Outputs | None, aliases: Sequence[str | int] | None
     ) -> tuple[Outputs, Sequence[str | int]]:
         """Return the outputs and aliases of a call without a signature; raise if it has neither."""
         if isinstance(aliases, str):

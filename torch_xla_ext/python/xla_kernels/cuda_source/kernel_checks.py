@@ -1,7 +1,5 @@
 """Checks of a kernel without a GPU: that it compiles, and the arguments of its calls."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """A kernel's reference, which computes its results on the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Kernels of other libraries that `cuda_kernel` takes in place of source text."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """numba.cuda's jitted functions, for `cuda_kernel`."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import struct

@@ -1,7 +1,5 @@
 """NVRTC, NVIDIA's run-time compiler for CUDA C++: finds it, and compiles with it."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

@@ -4,8 +4,6 @@ A subclass for each library answers three questions: an argument's type, the mod
 for the types, and the words of a launch for an argument.
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import threading

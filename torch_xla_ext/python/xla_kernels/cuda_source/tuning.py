@@ -1,7 +1,5 @@
 """Choose the fastest of a kernel's configurations on this device, for given arrays."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

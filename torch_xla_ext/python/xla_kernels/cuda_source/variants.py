@@ -1,7 +1,5 @@
 """A kernel with each of its configurations: its launches, and which of them a call gets."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass

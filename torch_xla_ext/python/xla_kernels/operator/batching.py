@@ -1,7 +1,5 @@
 """Batching rules by name, as JAX's `vmap_method` has them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Protocol
 

@@ -132,10 +132,7 @@ class OperatorCall:
         return Checked(args, parameters, self.schema.infer(arrays, sizes, num_results))
 
     def _open_sizes(
-        self,
-        args: Mapping[str, Value],
-        arrays: tuple[ArrayType | None, ...],
-        names: Sequence[str],
+        self, args: Mapping[str, Value], arrays: tuple[ArrayType | None, ...], names: Sequence[str]
     ) -> Sizes:
         given = self.sizes(**args) if names and self.sizes is not None else {}
         return tuple(

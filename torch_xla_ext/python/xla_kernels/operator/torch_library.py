@@ -1,7 +1,5 @@
 """Operators in torch.library, each with its own Library object for its lifetime."""
 
-from __future__ import annotations
-
 import torch
 
 _libraries: dict[str, torch.library.Library] = {}

@@ -1,7 +1,5 @@
 """Calls of CUDA's driver, and properties of the GPUs."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Collection, Iterator

@@ -1,7 +1,5 @@
 """Generated calls that fit a signature, to check a kernel without a user's call."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Signatures written in Python, which the C++ compiler does not check."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

@@ -3,8 +3,6 @@
 include/torch_xla_ext/untyped_payload.h documents the format and has the kernels' parser.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -244,8 +242,4 @@ def unpack(schema: Schema, payload: bytes) -> UntypedPayload:
         raise ValueError(
             f"{schema.target}: not an untyped payload of this kernel: {error}"
         ) from error
-    return UntypedPayload(
-        tuple(arrays[:num_operands]),
-        tuple(arrays[num_operands:]),
-        values,
-    )
+    return UntypedPayload(tuple(arrays[:num_operands]), tuple(arrays[num_operands:]), values)

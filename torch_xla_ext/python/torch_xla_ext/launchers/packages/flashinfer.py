@@ -4,8 +4,6 @@ FlashInfer compiles a library when it is first needed, with nvcc, or finds it in
 flashinfer-jit-cache. Signatures are those of FlashInfer 0.7.2 (csrc/*.cu).
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Load the kernels of a folder or of an installed package, for XLA tensors."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Make the operators that a package defines at import accept XLA tensors."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """TransformerEngine-JAX's handlers of XLA's FFI, without JAX."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

@@ -1,7 +1,5 @@
 """Operators for TVM-FFI functions; signatures give the shapes that the functions do not."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -14,8 +14,6 @@ and one for each thing that the operator returns: ``r0`` is copied to result 0, 
 argument's buffer, and the others have to be as the fake function said.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """A call of a PyTorch operator as a custom call."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """PyTorch operators as custom calls: their CPU and CUDA kernels inside an XLA program."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Decide whether a PyTorch operator can be part of an XLA program, with the reason if not."""
 
-from __future__ import annotations
-
 import re
 
 import torch

@@ -1,7 +1,5 @@
 """The arguments of a call of a Triton kernel, by the names of its parameters."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence

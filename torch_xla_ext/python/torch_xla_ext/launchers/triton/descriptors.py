@@ -4,8 +4,6 @@ XLA chooses a tensor's address when a program runs. So a traced launch has the d
 parameters, from which csrc/launchers/tensor_map.h encodes the tensor map at each launch.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import struct

@@ -1,7 +1,5 @@
 """Triton's interpreter as a PyTorch operator: the kernels' reference on the CPU."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import sys

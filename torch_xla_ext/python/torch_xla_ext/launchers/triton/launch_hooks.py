@@ -4,8 +4,6 @@ Triton's launch writes to tensors. PyTorch determines from the kernel's code whi
 becomes a `triton_call` with these as aliases.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType

@@ -1,7 +1,5 @@
 """triton_call: Triton kernels as custom calls."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import logging

@@ -9,8 +9,6 @@ Python float as an fp64 where Triton compiled an fp32. A script that uses it run
 torch_xla_ext.triton_call does the same in one call, also under torch.compile.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Mapping, Sequence
