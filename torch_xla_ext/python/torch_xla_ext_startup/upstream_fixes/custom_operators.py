@@ -10,6 +10,8 @@ function is: what it writes reaches them and their views. In torch.compile's gra
 are copies without views, which get the new values.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
