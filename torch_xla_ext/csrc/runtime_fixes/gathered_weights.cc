@@ -24,10 +24,9 @@ namespace shape = hlo::shape;
 
 bool IsInteger(uint64_t type) { return type >= hlo::kS8 && type <= hlo::kU8; }
 
-// The part of all weights' bytes that may be gathered between two products of
-// one weight for the second one to take it as the first one has gathered it:
-// a layer of eight, or of a deep model those that are computed last and whose
-// gradients are first.
+// The second product of a weight takes what the first one has gathered if at
+// most one kKeptPart-th of all weights' bytes is gathered between them. Those
+// are the weights of the last layers, whose gradients are computed first.
 constexpr uint64_t kKeptPart = 8;
 
 class GatheredWeights {
@@ -189,8 +188,9 @@ class GatheredWeights {
     if (gathered.empty()) return false;
     Sizes operands = one->Numbers(instruction::kOperandIds);
     for (const auto& [i, id, is_gathered] : gathered) {
+      const uint64_t shards = ToGather(id);  // which may add instructions
       operands[i] = AddInstruction(SerializedShardingCall(
-          last_id_ + 1, ToGather(id), types_.at(id),
+          last_id_ + 1, shards, types_.at(id),
           values_.at(id).tiling->Gathered(is_gathered).Serialize(), ""));
     }
     one->SetNumbers(instruction::kOperandIds, operands);
