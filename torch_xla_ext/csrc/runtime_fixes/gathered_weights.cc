@@ -62,8 +62,15 @@ class GatheredWeights {
     std::optional<Tiling> tiling;  // unless its dimensions are others
   };
 
+  // An operand that is gathered for its product.
+  struct Operand {
+    size_t index;
+    uint64_t id;
+    std::vector<bool> is_gathered;  // by dimension
+  };
+
   // A parameter's last gather.
-  struct Gather {
+  struct LastGather {
     uint64_t bytes_before;  // how much had been gathered when it was last used
     bool is_copy = false;
     // Of values of the parameter, those of the copy that is gathered.
@@ -86,19 +93,20 @@ class GatheredWeights {
     instructions_.clear();
     gathers_.clear();
     gathered_bytes_ = all_bytes_ = 0;
+    std::vector<std::vector<Operand>> gathered;  // by instruction
     std::unordered_set<uint64_t> weights;
     for (const ProtobufMessage& one : all) {
-      for (const Operand& operand : GatheredOperands(one)) {
+      gathered.push_back(GatheredOperands(one));
+      for (const Operand& operand : gathered.back()) {
         const uint64_t parameter = values_.at(operand.id).parameter;
         if (weights.insert(parameter).second) all_bytes_ += BytesOf(parameter);
       }
     }
-    bool is_changed = false;
-    for (ProtobufMessage& one : all) {
-      is_changed |= GatherOperands(&one);
-      instructions_.push_back(one.Serialize());
+    if (weights.empty()) return std::string(text);
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!gathered[i].empty()) Gather(gathered[i], &all[i]);
+      instructions_.push_back(all[i].Serialize());
     }
-    if (!is_changed) return std::string(text);
     is_changed_ = true;
     message.Replace(computation::kInstructions, instructions_);
     return message.Serialize();
@@ -148,12 +156,6 @@ class GatheredWeights {
     }
   }
 
-  struct Operand {
-    size_t index;
-    uint64_t id;
-    std::vector<bool> is_gathered;  // by dimension
-  };
-
   // The operands of a product that are gathered for it.
   std::vector<Operand> GatheredOperands(const ProtobufMessage& one) const {
     const std::string_view opcode = one.Bytes(instruction::kOpcode);
@@ -183,9 +185,7 @@ class GatheredWeights {
     return result;
   }
 
-  bool GatherOperands(ProtobufMessage* one) {
-    const std::vector<Operand> gathered = GatheredOperands(*one);
-    if (gathered.empty()) return false;
+  void Gather(const std::vector<Operand>& gathered, ProtobufMessage* one) {
     Sizes operands = one->Numbers(instruction::kOperandIds);
     for (const auto& [i, id, is_gathered] : gathered) {
       const uint64_t shards = ToGather(id);  // which may add instructions
@@ -194,7 +194,6 @@ class GatheredWeights {
           values_.at(id).tiling->Gathered(is_gathered).Serialize(), ""));
     }
     one->SetNumbers(instruction::kOperandIds, operands);
-    return true;
   }
 
   // The value `id` of a parameter, to be gathered for the next product; where
@@ -203,7 +202,7 @@ class GatheredWeights {
   uint64_t ToGather(uint64_t id) {
     const uint64_t parameter = values_.at(id).parameter;
     const auto [found, is_first] = gathers_.try_emplace(parameter);
-    Gather& gather = found->second;
+    LastGather& gather = found->second;
     if (is_first ||
         gathered_bytes_ - gather.bytes_before > all_bytes_ / kKeptPart) {
       gather.is_copy = !is_first;
@@ -297,7 +296,7 @@ class GatheredWeights {
   // Of the computation that is being changed.
   std::unordered_map<uint64_t, Value> values_;
   std::unordered_map<uint64_t, std::string> types_;
-  std::unordered_map<uint64_t, Gather> gathers_;
+  std::unordered_map<uint64_t, LastGather> gathers_;
   uint64_t gathered_bytes_ = 0, all_bytes_ = 0;
   std::vector<Sizes> batch_;  // the indices of devices' examples
   Sizes batch_parameters_;

@@ -19,9 +19,9 @@ namespace torch_xla_ext {
 // dimensions, so that only the batch's sharding propagates. Dimensions that
 // other axes of the mesh divide, as in tensor parallel programs, stay divided.
 //
-// A backward pass gathers weights again, except those that the forward pass has
-// gathered last. XLA would otherwise keep all of them from the one to the
-// other, since equal gathers are one.
+// A later product, such as the backward pass's, gathers its weight again unless
+// little has been gathered since the earlier one. XLA would otherwise keep all
+// weights from the forward to the backward pass, since equal gathers are one.
 //
 // A weight is a parameter of floats that is an operand of a matrix product or
 // of a convolution, as it is or after transpositions and conversions. The
