@@ -9,10 +9,7 @@
 // functions are called from here.
 #include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
 
-#include <array>
-#include <cstddef>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -26,19 +23,6 @@ namespace torch_xla {
 
 using torch::lazy::BackendDataPtr;
 using torch_xla_ext::TensorLock;
-
-namespace {
-
-// The number of copies that are kept: more than the shapes that tracing one
-// operation asks for.
-const xla::Shape& Kept(const xla::Shape& shape) {
-  thread_local std::array<std::optional<xla::Shape>, 64> kept;
-  thread_local size_t next = 0;
-  next = (next + 1) % kept.size();
-  return kept[next].emplace(shape);
-}
-
-}  // namespace
 
 std::shared_ptr<XLAGraphExecutor::Async>
 XLAGraphExecutor::SyncTensorsGraphInternal(
@@ -129,16 +113,14 @@ std::vector<BackendDataPtr> XLAGraphExecutor::ExecuteComputationWithBarrier(
   return upstream(this, hash, graph_inputs, device);
 }
 
-// Upstream returns a reference into the tensor's operation or data, which ends
-// when another thread gives the tensor data. That may be the first work of a
-// second thread, so one thread alone gets a copy, too.
+// Upstream returns a reference into the tensor's operation or data.
 runtime::util::MaybeRef<xla::Shape> XLATensor::shape() const {
   using Function = runtime::util::MaybeRef<xla::Shape>(const XLATensor*);
   static Function* const upstream = UpstreamFunction(
       static_cast<Function*>(nullptr), "_ZNK9torch_xla9XLATensor5shapeEv");
-  if (torch_xla_ext::DeviceIsLocked::ByThisThread()) return upstream(this);
-  const TensorLock lock;
-  return runtime::util::MaybeRef<xla::Shape>(Kept(upstream(this).get()));
+  const torch_xla_ext::ShapeLock lock;
+  return runtime::util::MaybeRef<xla::Shape>(
+      torch_xla_ext::KeptShape(upstream(this).get()));
 }
 
 torch::lazy::Value XLATensor::GetIrValue() const {
@@ -167,15 +149,13 @@ extern "C" int64_t NumElements(const c10::TensorImpl* impl) __asm__(
 
 extern "C" void SetUpSizes(c10::TensorImpl* impl) {
   static const auto upstream = UpstreamFunction(&SetUpSizes, SET_UP_SIZES);
-  if (torch_xla_ext::DeviceIsLocked::ByThisThread()) return upstream(impl);
-  const TensorLock lock;
+  const torch_xla_ext::ShapeLock lock;
   upstream(impl);
 }
 
 extern "C" int64_t NumElements(const c10::TensorImpl* impl) {
   static const auto upstream = UpstreamFunction(&NumElements, NUM_ELEMENTS);
-  if (torch_xla_ext::DeviceIsLocked::ByThisThread()) return upstream(impl);
-  const TensorLock lock;
+  const torch_xla_ext::ShapeLock lock;
   return upstream(impl);
 }
 

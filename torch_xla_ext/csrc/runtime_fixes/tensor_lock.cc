@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <array>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -120,6 +121,17 @@ DeviceIsLocked::DeviceIsLocked() { device_is_locked = true; }
 DeviceIsLocked::~DeviceIsLocked() { device_is_locked = false; }
 
 bool DeviceIsLocked::ByThisThread() { return device_is_locked; }
+
+ShapeLock::ShapeLock() {
+  if (!device_is_locked) lock_.emplace();
+}
+
+const xla::Shape& KeptShape(const xla::Shape& shape) {
+  thread_local std::array<std::optional<xla::Shape>, 64> kept;
+  thread_local size_t next = 0;
+  next = (next + 1) % kept.size();
+  return kept[next].emplace(shape);
+}
 
 torch::lazy::BackendDataPtr DataHandle(const torch_xla::XLATensor& tensor) {
   const TensorLock lock;

@@ -58,6 +58,22 @@ class DeviceIsLocked {
   static bool ByThisThread();
 };
 
+// Held while a tensor's shape is read: from its operation or data, which end
+// when another thread gives the tensor data. That may be the first work of a
+// second thread, so a single thread holds it, too. A thread that has a device's
+// lock does not wait for this one.
+class ShapeLock {
+ public:
+  ShapeLock();
+
+ private:
+  std::optional<TensorLock> lock_;
+};
+
+// A copy of the shape, which is kept until this thread has read more shapes
+// than tracing one operation asks for.
+const xla::Shape& KeptShape(const xla::Shape& shape);
+
 // The tensor's data, which another thread may be replacing; null if there is
 // none. For a thread that does not have the device's lock.
 torch::lazy::BackendDataPtr DataHandle(const torch_xla::XLATensor& tensor);
