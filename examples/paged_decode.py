@@ -109,7 +109,7 @@ def rotate(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
 
 
 class Devices:
-    """The XLA devices, each of which has a part of the tensors that are moved there."""
+    """The XLA devices; with several, tensors that are moved to them are sharded or replicated."""
 
     def __init__(self, count: int) -> None:
         self.mesh = None

@@ -87,7 +87,10 @@ def unpack(wheel: Path, site: Path, linked: Iterable[str]) -> list[str]:
                 content = record.getvalue().encode()
             file = site / info.filename
             if file.parent.resolve() != site.resolve() / PurePosixPath(info.filename).parent:
-                raise run.ExampleError(f"{file} would be written into the checkout, by a link")
+                raise run.ExampleError(
+                    f"unpacking {file} would write into {file.parent.resolve()}, because its "
+                    "folder is a link or lies in one: delete .venv and run develop again"
+                )
             if not file.is_file() or zlib.crc32(file.read_bytes()) != zlib.crc32(content):
                 write(file, content)
                 written.append(info.filename)

@@ -1,4 +1,4 @@
-"""The platform tag that a wheel's own libraries permit, by auditwheel's tables."""
+"""Find the platform tag that a wheel's own libraries permit, by auditwheel's tables."""
 
 import re
 from pathlib import Path
@@ -36,9 +36,9 @@ def platform_tag(libraries: list[Path], upstream_tag: str) -> str:
         policy = policies.versioned_symbols_policy({library.name: versions})
         if policy == policies.linux:
             raise ValueError(
-                f"{library.name} requires {', '.join(sorted(versions))}, which no manylinux "
-                "platform of auditwheel's tables has: build with an older compiler, or update "
-                "auditwheel in bazel/pip/locks"
+                f"{library.name} requires {', '.join(sorted(versions))}; no manylinux platform in "
+                "auditwheel's tables provides all of these: build against older glibc and "
+                "libstdc++, or update auditwheel in bazel/pip/locks"
             )
         tag = max(tag, policy.name, key=_manylinux)
     return tag

@@ -32,7 +32,8 @@ template <typename T>
 constexpr int kDepth = kIsScaled<T> ? 128 : 64;
 static_assert(kDepth<__nv_fp8_e4m3> == kScaleBlock);
 
-// The elements of w, of `count` rows, that two stages convert.
+// Double buffer in shared memory for `count` rows of w, converted from MXFP4 to
+// bfloat16: 128 bytes a row.
 template <int count>
 struct Converted {
   uint8_t converted[2][count * 128];

@@ -65,16 +65,17 @@ _LIBRARY.impl("merge_attention_states", _merge, "CompositeImplicitAutograd")
 def merge_attention_states(
     output_a: torch.Tensor, lse_a: torch.Tensor, output_b: torch.Tensor, lse_b: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Merge attention to two sets of tokens: ``torch.ops.xla_gpu.merge_attention_states``.
+    """Merge attention over two sets of tokens: ``torch.ops.xla_gpu.merge_attention_states``.
 
     It merges results of `paged_attention` and `ragged_paged_attention` with ``return_lse=True`` for
     the same queries and two disjoint sets of tokens. Up to rounding, the result is that of one call
     with all tokens. Use it for a prefix that sequences share (cascade attention), or for a context
-    in parts on several devices. The formula is that of FlashInfer's
-    ``merge_state`` (Ye et al., 2025). Pass `sinks` to only one of the two calls.
+    that is split across devices. The formula is that of FlashInfer's ``merge_state`` (Ye et al.,
+    2025). Pass `sinks` to only one of the two calls.
 
     Args:
-        output_a, output_b: [..., head_dim], float16, bfloat16 or float32, both alike.
+        output_a, output_b: [..., head_dim], float16, bfloat16 or float32, of the same shape and
+            dtype.
         lse_a, lse_b: [...], float32: ``log(sum(exp(logits)))`` of each row; -inf for rows
             without tokens.
 
@@ -82,8 +83,8 @@ def merge_attention_states(
         The merged output and lse, with the shapes and dtypes of `output_a` and `lse_a`.
 
     Raises:
-        TypeError: a tensor has another dtype than these.
-        ValueError: tensors differ in their device, or a shape does not match.
+        TypeError: a tensor has an unsupported or mismatched dtype.
+        ValueError: the tensors are on different devices, or a shape does not match.
 
     Example:
         >>> output = torch.randn(2, 3, 4, 64, dtype=torch.bfloat16, device="xla")

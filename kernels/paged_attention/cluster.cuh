@@ -229,13 +229,15 @@ __device__ inline void SendResults(int heads, const WarpState<Traits>& state,
   }
 }
 
-// Adds up what the blocks of the cluster have sent, and writes it out.
+// Sums the partial results that the cluster's blocks have sent, and stores the
+// sums.
 template <typename Traits, typename Rows>
 __device__ inline void StoreReceived(const DecodeArgs& args, const Rows& rows,
                                      ClusterMemory<Traits>& memory) {
   using Memory = ClusterMemory<Traits>;
   const int heads = rows.count;
-  // kClusterBlocks adjacent lanes add up one vector.
+  // Each group of kClusterBlocks adjacent lanes sums the blocks' partial
+  // results for one vector.
   const int source = threadIdx.x % kClusterBlocks;
 #pragma unroll 1
   for (int i = threadIdx.x; i / 32 * 32 < heads * Memory::kVectors;

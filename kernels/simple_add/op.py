@@ -37,8 +37,8 @@ register_reference("XlaGpuSimpleAdd", lambda inputs, outputs, attributes: [input
 def simple_add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Add two tensors with the kernel ``XlaGpuSimpleAdd``: ``torch.ops.xla_gpu.simple_add``.
 
-    Operands are not broadcast or promoted, except that under torch.autocast the narrower of two
-    floating-point dtypes is cast to the other. Integers wrap around.
+    Operands are not broadcast or promoted, except that under torch.autocast an operand of the
+    narrower floating-point dtype is cast to the wider one. Integers wrap around.
 
     Args:
         a: a tensor of any shape and strides, on an XLA, CPU or CUDA device, of dtype float16,
@@ -49,7 +49,8 @@ def simple_add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         ``a + b``, of the same shape and dtype, contiguous. It is differentiable.
 
     Raises:
-        TypeError, ValueError: `a` or `b` has another dtype, shape or device than these.
+        TypeError, ValueError: `a` or `b` has an unsupported dtype, or their dtypes, shapes or
+            devices differ.
 
     Example:
         >>> a = torch.arange(3.0, device="xla")

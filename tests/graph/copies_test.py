@@ -144,7 +144,7 @@ class Generating(nn.Module):
     ],
 )
 def test_generator_functions(function: Any, kind: str) -> None:
-    with pytest.raises(CaptureError, match=f"runs as a whole, but .* is {kind}: return a list"):
+    with pytest.raises(CaptureError, match=f"to completion .*, but .* is {kind}: return a list"):
         capture(function)
 
 

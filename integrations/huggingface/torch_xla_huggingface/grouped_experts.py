@@ -1,10 +1,10 @@
-"""Sort an MoE block's tokens by their experts, and compute each expert's own.
+"""Sort an MoE block's tokens by expert, so that each expert computes only its own tokens.
 
-The loop over the experts runs, but computes nothing: an expert's operations on its rows are
+The block's loop over the experts runs, but computes nothing: an expert's operations on its rows are
 recorded. When the results are needed, they are computed once, for all experts, on the sorted rows;
-products with an expert's weights become one product of groups, `torch_xla_ext.ops.grouped_linear`.
+products with an expert's weights become one grouped matmul, `torch_xla_ext.ops.grouped_linear`.
 
-Only rowwise operations are recorded, and they have to be the same for all experts.
+Only row-wise operations are recorded, and they must be the same for all experts.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class _Mask:
 
     def sum(self, dim: Sequence[int]) -> _Hits:
         if self._kinds[0] or {i % 3 for i in dim} != {1, 2}:
-            raise Unknown("a sum of choices")
+            raise Unknown("summing the choices")
         return _Hits(self._routing.num_classes)
 
     def __getitem__(self, expert: int) -> _ExpertMask:
         if self._kinds[0]:
-            raise Unknown("choices of tokens")
+            raise Unknown("indexing a dimension other than the experts")
         return _ExpertMask(self._routing, range(self._routing.num_classes)[expert], self._kinds[1:])
 
     def __getattr__(self, name: str) -> object:
@@ -71,7 +71,7 @@ class _Mask:
 
 
 class _Hits(Index):
-    """The number of tokens of each expert, in which a block searches for positive elements."""
+    """Each expert's number of tokens, in which a block looks for positive elements."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -89,7 +89,7 @@ _Hits.known = {torch.greater: _Hits.is_above, torch.gt: _Hits.is_above}
 
 
 class _ExpertMask(Index):
-    """The tokens of an expert, as a mask."""
+    """A mask of the tokens that chose an expert."""
 
     def __init__(self, routing: _Routing, expert: int, kinds: tuple[str, ...]) -> None:
         self._routing = routing
@@ -118,25 +118,25 @@ class _Rows(Rows):
 
 
 def _taken(tensor: Tensor, index: object) -> _Value:
-    """Return a record of ``tensor[index]``."""
+    """Record ``tensor[index]``."""
     items = list(index) if isinstance(index, tuple) else [index]
     rows = [item for item in items if item is not None]
     first = rows[0]
     if not isinstance(tensor, Tensor) or not isinstance(first, _Rows) or first.kind != "token":
-        raise Unknown("an index of something else than tokens")
+        raise Unknown("indexing a dimension other than the tokens")
     routing, expert = first.routing, first.expert
     if tensor.shape[0] != routing.num_tokens:
-        raise Unknown("an index of something else than tokens")
+        raise Unknown("indexing a dimension other than the tokens")
     if len(rows) == 1:
         value = _Value(_tokens, (tensor,), routing, expert)
     elif len(rows) != 2 or tensor.dim() != 2:
-        raise Unknown("an index of several dimensions")
+        raise Unknown("indexing several dimensions at once")
     elif isinstance(rows[1], _Rows) and rows[1].kind == "choice" and rows[1].expert == expert:
         value = _Value(_of_choices, (tensor,), routing, expert)
     elif type(rows[1]) is int and rows[1] == expert:
         value = _Value(_of_experts, (tensor,), routing, expert)
     else:
-        raise Unknown("an index of several dimensions")
+        raise Unknown("indexing several dimensions at once")
     places = tuple(None if item is None else slice(None) for item in items if item not in rows[1:])
     return (
         value if places == (slice(None),) else _Value(_inserted, (value, places), routing, expert)
@@ -160,7 +160,7 @@ def _of_experts(rows: _SortedRows, tensor: Tensor) -> Tensor:
 
 
 def _inserted(_: _SortedRows, rows: Tensor, places: tuple) -> Tensor:
-    """Insert dimensions; one before the rows is undone by a later reshape."""
+    """Insert dimensions; a later reshape removes one that comes before the rows."""
     return rows[places[1:] if places[0] is None else places]
 
 
@@ -202,7 +202,7 @@ class _Value(Index):
     ) -> _Value:
         others = [arg for arg in args if isinstance(arg, _Value)]
         if any(other.expert != self.expert for other in others):
-            raise Unknown("rows of several experts")
+            raise Unknown("combining the rows of several experts")
         return _Value(function, args, self.routing, self.expert, kwargs)
 
     def reshape(self, *shape: int) -> _Value:
@@ -260,7 +260,7 @@ def _columns(_: _SortedRows, rows: Tensor, index: object) -> Tensor:
         and index[0] in (Ellipsis, slice(None))
         and isinstance(index[1], slice)
     ):
-        raise Unknown("an index of rows")
+        raise Unknown("indexing an expert's rows")
     return rows[index]
 
 
@@ -287,7 +287,7 @@ class _Routing:
         if result.shape[0] != self.num_tokens or not (
             self._result is None or self._result is result
         ):
-            raise Unknown("several results")
+            raise Unknown("adding the experts' results to several tensors")
         self._result = result
         self._added.append(value)
 
@@ -329,7 +329,7 @@ class _SortedRows:
         """Return the experts' results for each choice, [num_tokens, top_k, width]."""
         rows = self._evaluate(values)
         if rows.dim() != 2:
-            raise Unknown("results that are no rows")
+            raise Unknown("a result whose first dimension is not the rows")
         return ops.gather_rows(rows, self._position, self.order).unflatten(0, (-1, self.top_k))
 
     def gather(self, tensor: Tensor, index: Tensor) -> Tensor:
@@ -346,11 +346,11 @@ class _SortedRows:
                 or len(value.args) != len(first.args)
                 for value in values
             ):
-                raise Unknown("experts that are not alike")
+                raise Unknown("experts that differ from each other")
             columns = [_Column(column) for column in zip(*(v.args for v in values), strict=True)]
             self._known[id(first)] = known = values, self._apply(first, columns)
         if any(a is not b for a, b in zip(values, known[0], strict=True)):
-            raise Unknown("experts that are not alike")
+            raise Unknown("experts that differ from each other")
         return known[1]
 
     def _apply(self, first: _Value, columns: list[_Column]) -> Tensor:
@@ -381,7 +381,7 @@ class _SortedRows:
         if not isinstance(first, Tensor):
             return column.shared()
         if first.dim() >= dim:
-            raise Unknown("an operand of several dimensions")
+            raise Unknown("an operand with several dimensions")
         return first if column.is_shared() else self._of_rows(column)
 
     def _of_rows(self, column: _Column) -> Tensor:
@@ -419,12 +419,12 @@ class _Column:
         if not self.is_shared():
             kinds = {type(item) for item in self.items}
             if kinds & {Tensor, torch.nn.Parameter} or any(item != first for item in self.items):
-                raise Unknown("experts that are not alike")
+                raise Unknown("experts that differ from each other")
         return first
 
     def stack(self, dim: int) -> Tensor:
         if not all(isinstance(item, Tensor) and item.dim() == dim for item in self.items):
-            raise Unknown("weights of another rank")
+            raise Unknown("weights with an unsupported number of dimensions")
         parts = [getattr(item, _PART, None) for item in self.items]
         if all(part is not None and part[0] is parts[0][0] for part in parts):
             whole, count = parts[0][0], len(parts)
@@ -434,7 +434,7 @@ class _Column:
 
 
 class GroupedExperts(TorchFunctionMode):
-    """A dispatch mode for one block, in which each expert computes its own tokens."""
+    """A dispatch mode for one block, in which each expert computes only its own tokens."""
 
     def __init__(self) -> None:
         self._routing: _Routing | None = None

@@ -1,6 +1,6 @@
-"""Let every expert of an MoE block compute all tokens.
+"""Run every expert of an MoE block on all tokens.
 
-Tokens that did not choose the expert are zeros, and are left out of the sum.
+Tokens that did not choose an expert are zeros in its input, and are left out of the sum.
 """
 
 import operator
@@ -30,9 +30,9 @@ class _Chosen:
         return self._mask.shape[dim]
 
     def is_of_tokens(self, dim: int) -> None:
-        """Declare which dimension is that of tokens."""
+        """Declare whether the mask's dimension `dim` is that of the tokens."""
         if self.tokens not in (None, dim):
-            raise Unknown("indices of both kinds")
+            raise Unknown("one dimension indexed with both tokens and choices")
         self.tokens = dim
 
     def mask(self, ndim: int) -> Tensor:
@@ -60,7 +60,7 @@ def _taken(tensor: Tensor, index: object) -> Tensor:
         return tensor[number : number + 1]
     first, *others = (item for item in items if item is not None)
     if not isinstance(first, _Rows) or tensor.shape[0] != first.chosen.size(first.dim):
-        raise Unknown("an index of something else than tokens")
+        raise Unknown("indexing a dimension other than the tokens")
     first.chosen.is_of_tokens(first.dim)
     if not others:
         found = torch.where(first.chosen.mask(tensor.ndim), tensor, 0)
@@ -70,7 +70,7 @@ def _taken(tensor: Tensor, index: object) -> Tensor:
     elif len(others) == 1 and isinstance(others[0], _Rows) and others[0].chosen is first.chosen:
         found = torch.where(first.chosen.of_tokens_and_choices(), tensor, 0).sum(1)
     else:
-        raise Unknown(f"an index of {[type(item).__name__ for item in items]}")
+        raise Unknown(f"indexing with {[type(item).__name__ for item in items]}")
     places = [None if item is None else slice(None) for item in items if item not in others]
     return found[tuple(places)]
 
@@ -91,7 +91,7 @@ _Rows.known = _Number.known = {Tensor.__getitem__: _taken, Tensor.index_add_: _a
 
 
 class MaskedExperts(TorchFunctionMode):
-    """A dispatch mode in which indices of XLA tensors' elements are not read on the host."""
+    """A dispatch mode that does not read an XLA tensor's indices on the host."""
 
     def __torch_function__(
         self,

@@ -1,15 +1,14 @@
-"""MoE layers of transformers, without reading which experts have tokens.
+"""Run MoE layers of transformers without reading on the host which experts have tokens.
 
 A block loops over its experts. ``torch.where(mask)`` finds an expert's tokens, whose number only
 the device knows; the expert computes these rows, and `index_add_` adds the results times the
 router's weights. So each layer would wait for the device, and almost each step would compile
 programs.
 
-Here the tokens are sorted by their experts, and each expert computes its own
-(grouped_experts.py). Where that is not possible, every expert computes all tokens
-(masked_experts.py). The results are the same, and no shape depends on what the router chooses. A
-block's functions stay transformers'; only the results of `one_hot`, `where` and `nonzero` are
-replaced.
+Here the tokens are sorted by expert, and each expert computes its own (grouped_experts.py). Where
+that is not possible, every expert computes all tokens (masked_experts.py). The results are the
+same, and no shape depends on what the router chooses. A block's functions stay transformers'; only
+the results of `one_hot`, `where` and `nonzero` are replaced.
 """
 
 import functools
@@ -29,8 +28,8 @@ _log = logging.getLogger("torch_xla_ext.moe")
 _CALLED = {"where", "one_hot", "index_add_"}
 _MARK = "_torch_xla_ext_moe"
 
-# Functions whose experts differ from each other or mix rows; and functions that use the indices in
-# an unknown way.
+# Functions whose experts differ from each other or mix rows; and functions whose use of the indices
+# is not supported.
 _masked: set[FunctionType] = set()
 _slow: set[FunctionType] = set()
 
@@ -48,7 +47,12 @@ def _lazily(function: FunctionType, args: tuple, kwargs: dict[str, object]) -> o
             pass
         except (Unknown, TypeError) as error:
             _masked.add(function)
-            _log.info("%s computes all tokens by every expert (%s)", function.__qualname__, error)
+            _log.info(
+                "%s runs every expert on all tokens, because its use of the tokens' indices is not "
+                "supported: %s",
+                function.__qualname__,
+                error,
+            )
     if function not in _slow:
         try:
             with MaskedExperts():
@@ -56,8 +60,8 @@ def _lazily(function: FunctionType, args: tuple, kwargs: dict[str, object]) -> o
         except (Unknown, TypeError) as error:
             _slow.add(function)
             _log.warning(
-                "%s waits for the device and compiles new programs in almost every step: it uses "
-                "the indices of an expert's tokens for more than is known here (%s)",
+                "%s waits for the device and compiles new programs in almost every step: its use "
+                "of the indices of an expert's tokens is not supported: %s",
                 function.__qualname__,
                 error,
             )
@@ -71,9 +75,9 @@ eval_frame.set_code_exec_strategy(_lazily.__code__, eval_frame._FrameExecStrateg
 
 
 def without_reads(function: FunctionType) -> FunctionType:
-    """Replace a block's function that loops over experts by one without reads.
+    """Return a replacement, without reads, for a block's function that loops over experts.
 
-    Other functions stay as they are.
+    Other functions are returned unchanged.
     """
     if not set(function.__code__.co_names) >= _CALLED:
         return function
@@ -90,6 +94,6 @@ def without_reads(function: FunctionType) -> FunctionType:
 
 
 def are_in(model: nn.Module) -> bool:
-    """Return whether a model has such blocks."""
+    """Return whether a model has blocks whose functions were replaced."""
     kinds = {kind for part in model.modules() for kind in type(part).__mro__}
     return any(hasattr(f, _MARK) for kind in kinds for f in vars(kind).values())

@@ -1,4 +1,4 @@
-"""Stand-ins for indices that only the device knows, which an MoE block gets."""
+"""Stand-ins that an MoE block receives for indices that only the device knows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Index:
 
 
 class Expert(Index):
-    """The index of an expert, in place of a tensor of one element."""
+    """An expert's index, in place of a tensor with one element."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -61,7 +61,7 @@ class Experts:
 
     def __getitem__(self, index: slice) -> Experts:
         if index != slice(None):
-            raise Unknown("a part of the experts")
+            raise Unknown("indexing with only some of the experts")
         return self
 
 
@@ -73,11 +73,11 @@ class Count:
 
     def __gt__(self, other: object) -> bool:
         if type(other) is not int or other != 0:
-            raise Unknown("their number")
+            raise Unknown("reading the number of tokens")
         return True
 
     def __index__(self) -> int:
-        raise Unknown("their number")
+        raise Unknown("reading the number of tokens")
 
     __hash__ = None
 

@@ -25,9 +25,9 @@ _ACTIVATIONS = 0.1
 
 
 def set_allocator_fraction(utilization: float) -> None:
-    """Make XLA's allocator take as much of the GPU as vLLM may use.
+    """Set PJRT_ALLOCATOR_FRACTION to vLLM's gpu_memory_utilization.
 
-    Has to be called before the client is made. A user's own PJRT_ALLOCATOR_FRACTION stays.
+    Call this before the PJRT client is created. A value that the user has set is kept.
     """
     os.environ.setdefault("PJRT_ALLOCATOR_FRACTION", str(utilization))
 

@@ -1,7 +1,6 @@
-// Checks of dtypes that PyTorch's functions for meta tensors accept, but its
-// kernels do not. With these, XLA computes wrong numbers, fails when the
-// program is compiled, or ends the process, as in a maximum pool of complex
-// numbers.
+// Checks for dtypes that PyTorch's meta functions accept but its kernels
+// reject. Without the checks, XLA computes wrong numbers, fails to compile the
+// program, or crashes the process, as in max pooling of complex numbers.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_DTYPE_CHECKS_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_DTYPE_CHECKS_H_
 
@@ -31,17 +30,17 @@ inline bool IsRealNumber(at::ScalarType type) {
   return IsReal(type) && IsNumber(type);
 }
 
-// Dtypes of an image.
+// Dtypes of images.
 inline bool IsPixel(at::ScalarType type) {
   return at::isFloatingType(type) || type == at::kByte;
 }
 
-// Dtypes of an average.
+// Dtypes that can be averaged.
 inline bool IsAveraged(at::ScalarType type) {
   return at::isFloatingType(type) || type == at::kLong;
 }
 
-// The kernel of an operator, which is called if `kIsComputed` of its first
+// The kernel of an operator; throws unless `kIsComputed` is true of its first
 // operand's dtype.
 template <typename Op, bool (*kIsComputed)(at::ScalarType),
           typename Schema = typename Op::schema>

@@ -418,8 +418,8 @@ inline at::Tensor UnfoldBackward(const at::Tensor& grad_in,
                        at::reshape(at::movedim(each, -1, dim + 1), shape));
 }
 
-// The upstream kernel divides by the size of a dimension, which ends the
-// process if it is 0.
+// The upstream kernel divides by the size of a dimension, and so crashes the
+// process if the size is 0.
 inline at::Tensor Roll(const at::Tensor& self, at::IntArrayRef shifts,
                        at::IntArrayRef dims) {
   return self.numel() == 0 ? at::clone(self)

@@ -188,9 +188,10 @@ class Program {
   // Whether each parameter of the state has the data that it had after the last
   // run, or the sharding that CacheShardings has seen.
   bool HasCachedShardings(const std::vector<Input>& inputs) const;
-  // Returns the ticket once the written parameters' data can be donated and all
-  // others have values, or will have them. Throws std::runtime_error with the
-  // name of a parameter without a value.
+  // Makes the inputs ready and returns a launch ticket. Copies the data of
+  // written parameters if it is shared, so that it can be donated. With
+  // may_queue, values that earlier programs have yet to compute count as ready.
+  // Throws std::runtime_error with the name of a parameter without a value.
   LaunchTicket Prepare(const std::vector<Input>& inputs, bool may_queue);
   // Whether both hold without waiting for the earlier programs.
   bool IsReady(const std::vector<Input>& inputs, const LaunchTicket& ticket);

@@ -1,7 +1,6 @@
-// Interposes on two functions that end the process because they look at the
-// wrong shape.
-//
-// This works because the upstream binary calls them through its PLT.
+// Interposes on two functions that crash the process: one looks at the wrong
+// shape, the other divides by a size of 0.
+// This works because the upstream binary calls both through its PLT.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -12,10 +11,10 @@
 
 namespace torch_xla {
 
-// Makes a vector of an index along one dimension, for index_select, index_copy,
+// Makes an index for one dimension a vector, for index_select, index_copy,
 // index_add and index_fill. The upstream function looks at the shape of the
-// index's node instead of that of its output: if a node has several outputs, as
-// sort, argsort, topk and max have, the process ends.
+// index's node instead of that of its output: for a node with several outputs,
+// such as sort, argsort, topk and max, it crashes.
 torch::lazy::Value EnsureRank1(const torch::lazy::Value& index) {
   static auto* const upstream = UpstreamFunction(
       &EnsureRank1, "_ZN9torch_xla11EnsureRank1ERKN5torch4lazy5ValueE");
@@ -24,7 +23,7 @@ torch::lazy::Value EnsureRank1(const torch::lazy::Value& index) {
 }
 
 // Whether an adaptive pool is lowered. The upstream function divides by the
-// sizes of the output.
+// sizes of the output, which may be 0.
 bool IsSupportedAdaptivePool(absl::Span<const int64_t> input_size,
                              absl::Span<const int64_t> output_size,
                              int pool_dim) {

@@ -258,7 +258,9 @@ void Arguments::AddValue(XLA_FFI_AttrType type, const void* attribute) {
 void Arguments::AddString(const XLA_FFI_ByteSpan& bytes) {
   const std::string& text = texts_.emplace_back(bytes.ptr, bytes.len);
   if (text.find('\0') != std::string::npos) {
-    throw std::invalid_argument("a str with a zero byte cannot be passed");
+    throw std::invalid_argument(
+        "a str with a null byte cannot be passed as a C string: remove the "
+        "byte");
   }
   Any any = {kCString, 0, {}};
   any.text = text.c_str();

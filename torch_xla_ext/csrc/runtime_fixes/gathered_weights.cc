@@ -270,7 +270,8 @@ class GatheredWeights {
     return result;
   }
 
-  // Adds an instruction whose id is the next one.
+  // Appends a serialized instruction, whose id must be last_id_ + 1, and
+  // returns that id.
   uint64_t AddInstruction(std::string serialized) {
     instructions_.push_back(std::move(serialized));
     return ++last_id_;
@@ -282,7 +283,7 @@ class GatheredWeights {
   Sizes SizesOf(uint64_t id) const {
     return ProtobufMessage(types_.at(id)).Numbers(shape::kDimensions);
   }
-  // Of floats.
+  // The size in bytes of an array of floating-point numbers.
   uint64_t BytesOf(uint64_t id) const {
     const uint64_t type = TypeOf(id);
     uint64_t bytes = type == hlo::kF64 ? 8 : type == hlo::kF32 ? 4 : 2;
@@ -293,7 +294,7 @@ class GatheredWeights {
   ProtobufMessage module_;
   uint64_t last_id_ = 0;
   bool has_tiles_ = false, is_changed_ = false;
-  // Of the computation that is being changed.
+  // These describe the computation that is being changed.
   std::unordered_map<uint64_t, Value> values_;
   std::unordered_map<uint64_t, std::string> types_;
   std::unordered_map<uint64_t, LastGather> gathers_;

@@ -71,9 +71,9 @@ void SetHasGrown(const char* why) {
       "optimizer's step:\n    torch_xla.sync()");
 }
 
-// Null if there is none, if it is one of a step that is traced, or if several
-// threads trace: the values of another one must not be computed while it reads
-// their shapes.
+// The tensor if its value is pending. Null if it belongs to a step that is
+// being traced, or if another thread traces: that thread's values must not be
+// computed while it reads their shapes.
 torch_xla::XLATensorPtr WithPendingValue(const at::Tensor& tensor) {
   if (num_pauses > 0 || OthersRead()) return {};
   auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
@@ -108,7 +108,7 @@ void FindGrowth(const std::vector<const Node*>& post_order) {
 void FindPendingStep(const at::Tensor& updated) {
   if (has_grown || WithPendingValue(updated) == nullptr) return;
   SetHasGrown(
-      "An optimizer starts another step, and the results of its last one are "
+      "An optimizer starts another step while the results of its last one are "
       "still pending.");
 }
 

@@ -1,12 +1,12 @@
-"""Reference implementations of kernels, as PyTorch operations."""
+"""Registry of the kernels' reference implementations, which use PyTorch operations."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-# (inputs, outputs, attributes); returns a tensor for each of the outputs. The attributes are those
-# of the call; of a call with a payload, {"payload": the bytes}.
+# Receives (inputs, outputs, attributes) and returns a tensor for each output; see
+# register_reference.
 Reference = Callable[
     [Sequence[torch.Tensor | None], Sequence[object], Mapping[str, object]], list[torch.Tensor]
 ]
@@ -20,17 +20,17 @@ def register_reference(target: str, function: Reference) -> None:
 
     Args:
         target: the kernel's name.
-        function: of (inputs, outputs, attributes). `inputs` are tensors, None for an absent one;
-            `outputs` describe the results; `attributes` are the kernel's parameters, or for a
-            target with a payload of its own {"payload": the bytes}. It returns a tensor for each
-            output.
+        function: called as function(inputs, outputs, attributes), it returns a tensor for each
+            output. `inputs` are tensors, or None for an absent one; `outputs` describe the results;
+            `attributes` are the kernel's parameters, or {"payload": the bytes} if the caller packs
+            the payload.
     """
     with _lock:
         _references[target] = function
 
 
 def reference(target: str) -> Reference | None:
-    """Return the function that was registered; None if there is none."""
+    """Return the target's reference implementation, or None."""
     with _lock:
         return _references.get(target)
 

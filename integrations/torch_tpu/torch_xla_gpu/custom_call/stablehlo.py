@@ -30,9 +30,9 @@ _ELEMENT_TYPES = {
     torch.float8_e4m3fn: "f8E4M3FN",
     torch.float8_e5m2: "f8E5M2",
 }
-# The API of a call, xla::CustomCallApiVersion: XLA's FFI, or that of XLA's own targets.
+# The API version of a call (xla::CustomCallApiVersion): XLA's FFI, or that of XLA's own targets.
 _TYPED_FFI, _STATUS_RETURNING = 4, 2
-# torch-tpu's name for the copying module.
+# The name under which copy() registers its identity module with torch-tpu.
 _COPY = "torch_xla_gpu_copy"
 
 
@@ -41,7 +41,7 @@ class Prepared(NamedTuple):
 
     Attributes:
         target: the name in the program.
-        key: torch-tpu's, for the module.
+        key: the module's key in torch-tpu.
         results: meta tensors like the results.
         donated: the operands whose buffers get results.
     """

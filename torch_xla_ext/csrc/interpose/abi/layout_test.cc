@@ -33,20 +33,20 @@ namespace torch_xla_ext::layout {
 static_assert(sizeof(absl::Status) == kStatusSize);
 static_assert(sizeof(absl::StatusOr<int*>) == kStatusOrSize);
 static_assert(!std::is_trivially_copyable_v<absl::StatusOr<int*>>,
-              "a StatusOr is returned in memory");
+              "layout.h assumes that a StatusOr is returned in memory");
 static_assert(static_cast<int>(absl::StatusToStringMode::kWithNoExtraData) ==
               0);
 static_assert(sizeof(absl::Duration) == kDurationSize &&
               alignof(absl::Duration) == 4);
 static_assert(sizeof(absl::Span<const int64_t>) == kSpanSize);
 static_assert(std::is_trivially_copyable_v<absl::Span<const int64_t>>,
-              "a Span is passed in registers");
+              "layout.h assumes that a Span is passed in registers");
 static_assert(sizeof(xla::XlaOp) == kXlaOpSize);
 static_assert(std::is_trivially_copyable_v<xla::XlaOp>,
-              "an XlaOp is returned in registers");
+              "layout.h assumes that an XlaOp is returned in registers");
 static_assert(sizeof(absl::InlinedVector<xla::XlaOp, 1>) == kXlaOpVectorSize);
 static_assert(!std::is_trivially_copyable_v<absl::InlinedVector<xla::XlaOp, 1>>,
-              "an XlaOpVector is returned in memory");
+              "layout.h assumes that an XlaOpVector is returned in memory");
 static_assert(sizeof(XlaCustomCallStatus) == kCustomCallStatusSize);
 static_assert(std::is_same_v<decltype(XlaCustomCallStatus::message),
                              std::optional<std::string>>);

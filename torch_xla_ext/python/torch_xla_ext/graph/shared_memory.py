@@ -1,8 +1,8 @@
 """Graphs of ``torch.compile(backend="openxla")`` on PyTorch's own CUDA and CPU tensors.
 
-If they are in the memory of torch_xla's device, a program reads and writes them in place, and its
-results are PyTorch tensors over XLA's memory (csrc/graph/shared_memory.h). On CUDA, events order
-its work with that of PyTorch's current stream, without waiting on the host.
+If the tensors are in the memory of torch_xla's device, a program reads and writes them in place,
+and its results are PyTorch tensors over XLA's memory (csrc/graph/shared_memory.h). On CUDA, events
+order the program after PyTorch's current stream and vice versa, without a wait on the host.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class SharedMemory:
 
     @staticmethod
     def of(graph: torch.fx.GraphModule, arguments: Iterable[object]) -> SharedMemory | None:
-        """Return the memory that the arguments are in; None if XLA cannot use them in place.
+        """Return the memory that holds the arguments, or None if XLA cannot use it in place.
 
-        CPU tensors beside CUDA's, such as the scalars that PyTorch allows there, are copied.
+        CPU tensors among CUDA tensors, such as scalars, are copied.
         """
         tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
         devices = {tensor.device for tensor in tensors} or _devices_of(graph)
@@ -42,7 +42,10 @@ class SharedMemory:
         return SharedMemory(device) if is_functional and _XLAC._xla_shares_memory(device) else None
 
     def views(self, arguments: Sequence[object]) -> list[object]:
-        """Return the arguments, with XLA tensors as views of the tensors' memory."""
+        """Return the arguments, with each PyTorch tensor replaced by an XLA tensor on its memory.
+
+        A tensor on another device, or one that is not row-major, is copied first.
+        """
         own = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
         own = [t if self._is_usable(t) else self.copy(t) for t in own]
         views = iter(_XLAC._xla_views(own))

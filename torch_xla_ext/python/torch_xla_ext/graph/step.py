@@ -64,9 +64,9 @@ class CapturedStep(CopiedStep):
             raise ValueError(f"max_captures must be at least 1, but is {max_captures}")
         if kind := _kind_of_generator(function):
             raise CaptureError(
-                f"capture needs a function that runs as a whole, but "
+                "capture needs a function that runs to completion when it is called, but "
                 f"{getattr(function, '__qualname__', type(function).__name__)} is {kind}: return "
-                "a list, or capture the function that computes one value"
+                "a list instead of yielding, or capture the plain function that it calls"
             )
         functools.update_wrapper(self, function)
         self._function, self._max_captures = function, max_captures

@@ -37,7 +37,7 @@ def check(call: OperatorCall, rule: rules.Rule) -> None:
 
 
 def _rank(argument: Argument | None) -> int | None:
-    """Return the rank of an operand or result, None if it may have several."""
+    """Return the rank that the signature fixes for an operand or result, or None."""
     if argument is None or any(dim.star for dim in argument.dims):
         return None
     return len(argument.dims)

@@ -31,13 +31,13 @@ _DEFAULT_TIMEOUT = 60
 START_TIMEOUT_ENVIRONMENT = "TORCH_XLA_EXT_START_TIMEOUT"
 _DEFAULT_START_TIMEOUT = 300
 _DEFAULT_PORT = 8547  # of XLA's coordinator
-# Keys are process ids, because a fork inherits its parent's contents.
+# By process id, because a forked child inherits its parent's variables.
 _prepared: set[int] = set()
 _stores: dict[int, Store] = {}
 
 
 def prepare(environ: Mapping[str, str]) -> None:
-    """Wait until all processes have started; make them wait for each other at the end.
+    """Wait until all processes have started, and make them wait for each other at exit.
 
     Args:
         environ: that of `connect`, and TORCH_XLA_EXT_EXIT_TIMEOUT (60), in seconds.

@@ -62,7 +62,7 @@ def _current(name: str, platform: str, api: str) -> Target:
 
 
 def device_platform() -> str:
-    """Return the platform of this process's device, from PJRT_DEVICE."""
+    """Return XLA's platform name for PJRT_DEVICE: "CUDA", or "Host" for other values."""
     return platform_of(os.environ.get("PJRT_DEVICE", "")) or "Host"
 
 

@@ -1,8 +1,9 @@
-"""torch_xla.experimental.assume_pure of functions that JAX cannot trace as PyTorch runs them.
+"""Run a function undecorated if assume_pure would trace it wrongly.
 
-The decorator traces a function with JAX, once for each shape, which only saves the time of tracing.
-JAX has no 64-bit numbers here, does not see XLA tensors of a closure, and loses writes to an
-argument. Such a function runs undecorated, with a warning, and is traced at each call.
+torch_xla.experimental.assume_pure traces a function with JAX once per shape, which only saves
+tracing time. Here JAX has no 64-bit numbers, does not see XLA tensors that the function closes
+over, and loses writes to its arguments. A function that depends on any of these runs undecorated,
+with a warning, and is traced by torch_xla on every call.
 """
 
 import functools
@@ -15,7 +16,7 @@ from torch.utils import _pytree
 _WIDE = (torch.int64, torch.uint64, torch.float64, torch.complex128)
 
 
-# The structure of results, and which of them are not None.
+# The structure of a function's results, and which of them are not None.
 _Structure = tuple[_pytree.TreeSpec, list[bool]]
 
 
@@ -68,9 +69,9 @@ def assume_pure(original: Callable[[Callable], Callable]) -> Callable[[Callable]
 def _with_gradients_of_all_results(
     original: Callable[[Callable], Callable], fn: Callable
 ) -> Callable:
-    """Return the traced function; PyTorch sees gradients of a tuple of tensors only.
+    """Return the traced function, with gradients for results of any structure.
 
-    Those of a dictionary, or of a tuple in a tuple, were cut off.
+    Upstream's function returns gradients only for a flat tuple of tensors.
     """
     structures: list[_Structure] = []  # of the results that were traced
     known: dict[object, _Structure] = {}

@@ -57,7 +57,7 @@ class Calls:
 
     @property
     def where(self) -> str:
-        """Prefix of error messages: the kernel's name."""
+        """Prefix for error messages, with the kernel's name."""
         return self.variants.where
 
     def prepared(

@@ -111,7 +111,7 @@ class Plugin:
 
 @dataclass(frozen=True)
 class Driver:
-    """NVIDIA's driver."""
+    """The installed NVIDIA driver, and how many GPUs it finds."""
 
     # The newest CUDA that it supports.
     cuda_version: tuple[int, int]
@@ -156,10 +156,10 @@ def _package(root: Path, major: int) -> str:
 
 
 def find_plugins(system: System) -> list[Plugin]:
-    """Return the plugin that the environment names, or else those that are installed.
+    """Return the PJRT plugin that the environment names, or else all installed ones.
 
     Raises:
-        CudaRuntimeError: the environment names one that does not exist.
+        CudaRuntimeError: the environment names a file that does not exist.
     """
     path = system.environ.get(PLUGIN_VARIABLE)
     if path:
@@ -191,10 +191,10 @@ def _driver_version(system: System) -> str | None:
 
 
 def find_driver(system: System) -> Driver:
-    """Return the driver of the machine.
+    """Return the NVIDIA driver's version, the CUDA version that it supports and its GPU count.
 
     Raises:
-        CudaRuntimeError: there is none, it does not work, or it has no GPU.
+        CudaRuntimeError: there is no driver, it does not work, or it finds no GPU.
     """
     try:
         cuda = system.load_library("libcuda.so.1")

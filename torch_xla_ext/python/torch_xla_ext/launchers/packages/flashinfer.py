@@ -1,7 +1,7 @@
-"""Signatures of FlashInfer's functions, which its libraries do not contain.
+"""Signatures of FlashInfer's functions, because its libraries contain no signatures.
 
-FlashInfer compiles a library when it is first needed, with nvcc, or finds it in its package
-flashinfer-jit-cache. Signatures are those of FlashInfer 0.7.2 (csrc/*.cu).
+FlashInfer builds each library with nvcc on first use, unless the package flashinfer-jit-cache has
+it. The signatures are those of FlashInfer 0.7.2 (csrc/*.cu).
 """
 
 import functools

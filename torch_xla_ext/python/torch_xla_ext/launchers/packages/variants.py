@@ -153,7 +153,7 @@ class Variant:
 
     @property
     def preference(self) -> tuple[object, ...]:
-        """Return a sort key in the order of `kernels`, greatest for the best build."""
+        """Sort key: the greatest is the build that Hugging Face's package `kernels` prefers."""
         order = ("python", "tvm-ffi", "torch", "torch-stable-abi").index(self.framework)
         return (
             order,
