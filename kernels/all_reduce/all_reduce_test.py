@@ -183,5 +183,5 @@ def test_peer_memory_of_a_grid() -> None:
     xr.use_spmd()
     count = xr.global_runtime_device_count()
     mesh = xs.Mesh(np.arange(count), (1, count), ("x", "y"))
-    with pytest.raises(ValueError, match="expected a mesh of one dimension"):
+    with pytest.raises(ValueError, match="expected a mesh with one dimension"):
         PeerMemory(mesh, 16)

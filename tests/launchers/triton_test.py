@@ -159,7 +159,7 @@ def test_gluon(device: torch.device) -> None:
 
 def test_gluon_on_the_cpu(device: torch.device) -> None:
     x = torch.zeros(100).to(device)
-    with pytest.raises(RuntimeError, match="doubled: Triton's interpreter does not know Gluon"):
+    with pytest.raises(RuntimeError, match="doubled: Triton's interpreter does not support Gluon"):
         triton_call(kernels.doubled, x, outputs=[x], n=100, BLOCK=128, grid=1)
 
 

@@ -124,7 +124,7 @@ def test_custom_call(mesh: xs.Mesh) -> None:
     ("rule", "message"),
     [
         ("n m -> n m", "has 1 operands, but there are 2"),
-        ("n, n -> n", r"has 1 dimensions for operand inputs\[0\], which has 2"),
+        ("n, n -> n", r"has 1 dimensions for operand inputs\[0\], whose rank is 2"),
         ("n _, m _ -> n _", "m is in an operand, but not in result 0"),
         ("n m, m n -> n m", "operand 1 has 8 for m, but other operands imply 6"),
     ],

@@ -102,8 +102,8 @@ install.install()  # where torch_xla does not load plugins
 
 
 def include_dir() -> str:
-    """Return the folder of headers to compile kernels with: ``g++ -I$(…)``.
+    """Return the folder of the headers for compiling kernels: ``g++ -I$(…)``.
 
-    It has torch_xla_ext/kernel.h and the headers of XLA that it needs.
+    It contains torch_xla_ext/kernel.h and the XLA headers that kernel.h includes.
     """
     return str(Path(__file__).parent / "include")

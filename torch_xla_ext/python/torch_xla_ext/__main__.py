@@ -1,4 +1,4 @@
-"""Command line of torch_xla_ext: doctor, targets, new-kernel, profile."""
+"""Run the commands of ``python -m torch_xla_ext``: doctor, targets, new-kernel, profile."""
 
 import argparse
 import importlib.util

@@ -35,7 +35,7 @@ __all__ = [
 
 
 class Text(str):
-    """Text that a terminal and a notebook print without quotes."""
+    """A str that terminals and notebooks show without quotes."""
 
     __slots__ = ()
 
@@ -95,7 +95,7 @@ class CustomCall:
 
 
 class CustomCalls(tuple):
-    """The custom calls of a graph, printed readably in a terminal and a notebook."""
+    """A graph's custom calls, with a readable text for terminals and notebooks."""
 
     __slots__ = ()
 
@@ -114,7 +114,7 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "'": b"'", '"': b'"', "\\": b"\\
 
 
 def _unquoted(text: str) -> bytes:
-    """Return the bytes of a string in HLO text: C escapes, bytes in octal."""
+    """Return the bytes of a string in HLO text, which has C escapes and octal bytes."""
     parts = re.split(r"\\([0-7]{3}|.)", text)
     return b"".join(
         part.encode("utf-8", "surrogateescape")

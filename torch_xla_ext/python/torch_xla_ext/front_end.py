@@ -1,4 +1,4 @@
-"""torch_xla as the front end of xla_kernels."""
+"""Make the operators and kernels of xla_kernels run with torch_xla."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -18,7 +18,7 @@ _XLAC = torch_xla._XLAC
 
 
 class TorchXla(FrontEnd):
-    """Operators run with XLA's tensors, and with PyTorch's own on the CPU and on CUDA."""
+    """xla_kernels' FrontEnd for XLA tensors, and for PyTorch's own CPU and CUDA tensors."""
 
     name = "torch_xla_ext"
     autocast_keys = ("AutocastCPU", "AutocastCUDA", "AutocastXLA")

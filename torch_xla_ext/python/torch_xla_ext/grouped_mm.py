@@ -1,8 +1,8 @@
-"""torch._grouped_mm of XLA tensors, by the wheel's products of groups.
+"""Compute torch._grouped_mm of XLA tensors with the wheel's grouped matmul kernels.
 
-PyTorch has a kernel on CUDA, whose operands may be transposed views: transformers passes a layer's
-weights as ``weight.transpose(-2, -1)``. Here the product that takes the view's base as it is in
-memory is chosen, so nothing is transposed, also in the gradients.
+PyTorch's CUDA kernel accepts transposed views: transformers passes a layer's weights as
+``weight.transpose(-2, -1)``. Here a kernel is chosen that reads the view's base in its memory
+order, so that neither the forward nor the backward pass transposes anything.
 """
 
 import torch
@@ -23,15 +23,15 @@ def grouped_mm(
 ) -> torch.Tensor:
     """Multiply groups of rows or columns, as ``torch._grouped_mm`` does on CUDA.
 
-    Group g begins at the end of group g - 1 and ends at ``offs[g]``. Rows behind the last end are
+    Group g begins at the end of group g - 1 and ends at ``offs[g]``. Rows after the last group are
     zeros; PyTorch leaves them uninitialized.
 
     Args:
-        mat_a, mat_b: of one dtype, float32, bfloat16 or float16; no stride is refused.
-            [m, k] and [num_groups, k, n]: groups of the rows of mat_a and of the result.
-            [m, k] and [k, n]: groups of the dimension k, and a result for each group.
-            [num_groups, m, k] and [k, n]: groups of the columns of mat_b and of the result.
-            [batch, m, k] and [batch, k, n]: torch.bmm, without `offs`.
+        mat_a, mat_b: both float32, bfloat16 or float16, with any strides. [m, k] and [num_groups,
+            k, n]: groups of the rows of mat_a and of the result. [m, k] and [k, n]: groups of the
+            dimension k, and a result for each group. [num_groups, m, k] and [k, n]: groups of the
+            columns of mat_b and of the result. [batch, m, k] and [batch, k, n]: torch.bmm, without
+            `offs`.
         offs: int32 [num_groups], ascending.
         bias: must be None.
         out_dtype: None, or the operands' dtype.
@@ -40,7 +40,7 @@ def grouped_mm(
         [m, n], or [num_groups, m, n] for the second and the last kind.
 
     Raises:
-        RuntimeError: an argument has another dtype or shape; the texts are PyTorch's.
+        RuntimeError: an argument has an unsupported dtype or shape; the messages are PyTorch's.
     """
     _check(mat_a, mat_b, offs, bias, out_dtype)
     if offs is None:
@@ -61,7 +61,7 @@ def _product(x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor) -> torch.Te
 
 
 def _is_column_major(matrices: torch.Tensor) -> bool:
-    """Return whether the matrices are those of a transposed view."""
+    """Return whether each matrix is stored transposed."""
     found = _XLAC._xla_strides([matrices])
     # Tensors of torch.compile's traces have strides.
     *_, row, column = matrices.stride() if found is None else found[0]

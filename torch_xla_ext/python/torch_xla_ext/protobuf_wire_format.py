@@ -1,4 +1,4 @@
-"""Protocol Buffers' wire format, for the few fields of XLA's messages that this package uses."""
+"""Read and write Protocol Buffers, for the few fields of XLA's messages that are used here."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,11 +7,11 @@ def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """Yield the numbers and values of a message's fields.
 
     Yields:
-        A field's number, and its value: an integer, or the bytes of a text, a message, or a number
-        of fixed size.
+        A field's number, and its value: an integer, or the bytes of a string, a message, or a
+        fixed-size number.
 
     Raises:
-        ValueError: the data has an obsolete or unknown wire type.
+        ValueError: a field has an obsolete or unknown wire type.
     """
     at = 0
     while at < len(message):
@@ -31,7 +31,7 @@ def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def field(number: int, content: bytes) -> bytes:
-    """Encode a field of a text, bytes or a message."""
+    """Encode a field that is a string, bytes or a message."""
     return _as_varint(number << 3 | 2) + _as_varint(len(content)) + content
 
 

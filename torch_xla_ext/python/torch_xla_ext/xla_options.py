@@ -1,4 +1,4 @@
-"""Options of XLA's compiler for single programs, as `compiler_options` of jax.jit."""
+"""Set options of XLA's compiler for single programs, like `compiler_options` of jax.jit."""
 
 import contextlib
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ def compiler_options(**options: bool | int | float | str) -> Iterator[None]:
         with torch_xla_ext.compiler_options(xla_gpu_autotune_level=0):
             torch_xla.sync()
 
-    The same operations with other options are another program. A captured step keeps the options of
-    its first call. On a CPU they change nothing.
+    The same operations with other options are a different program. A captured step keeps the
+    options of its first call. On a CPU the options have no effect.
 
     Args:
-        options: as in XLA_FLAGS, without dashes; of flags that name a choice, its name.
+        options: flags as in XLA_FLAGS, without dashes; for a flag with named choices, the name.
 
     Raises:
         RuntimeError: when a program is compiled, if the PJRT plugin does not know an option, or its

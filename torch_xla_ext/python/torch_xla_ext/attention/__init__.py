@@ -1,1 +1,1 @@
-"""Attention by cuDNN and by kernels of the wheel, behind PyTorch's functions."""
+"""Run PyTorch's attention functions on XLA tensors with cuDNN or kernels of the wheel."""

@@ -1,8 +1,8 @@
-"""Attention of one query for each sequence, a decoding step's, on XLA:GPU.
+"""Attention with one query per sequence (a decoding step), on XLA:GPU.
 
-PyTorch's composition multiplies float32 copies of all keys and values, which moves 2.8 times their
-bytes. Here XLA multiplies 16-bit numbers with sums in float32, once for all query heads that share
-a head of keys.
+PyTorch's composed operations multiply float32 copies of all keys and values, which moves 2.8 times
+as many bytes. Here XLA multiplies 16-bit values and accumulates in float32, once for all query
+heads that share a key head.
 """
 
 import math
@@ -38,7 +38,7 @@ def attention_of_one_query(
     mask: torch.Tensor | None,
     scale: float,
 ) -> torch.Tensor:
-    """Compute ``softmax(scale * query @ key.mT + mask) @ value``, without a derivative.
+    """Compute ``softmax(scale * query @ key.mT + mask) @ value``; not differentiable.
 
     Args:
         query: [batch_size, num_heads, 1, head_dim], float16 or bfloat16.
@@ -48,7 +48,7 @@ def attention_of_one_query(
             mask of visible keys.
 
     Returns:
-        As query; 0 for a query that sees no key.
+        The shape and dtype of query; zeros for a query that sees no key.
     """
     batch, num_heads, _, head_dim = query.shape
     num_kv_heads = key.shape[1]

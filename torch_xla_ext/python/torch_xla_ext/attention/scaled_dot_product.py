@@ -1,8 +1,9 @@
-"""``torch.nn.functional.scaled_dot_product_attention`` on XLA:GPU, by cuDNN.
+"""Run ``torch.nn.functional.scaled_dot_product_attention`` on XLA:GPU with cuDNN.
 
-On XLA devices, PyTorch composes the operator of products and a softmax, with all logits in memory.
-Here it is a call of cuDNN's attention, forward and backward, if that computes the same. A single
-query (a decoding step) takes two products of 16-bit numbers. Other calls run PyTorch's composition.
+On XLA devices, PyTorch composes the operator from matmuls and a softmax, which keep all logits in
+memory. Here it calls cuDNN's attention, forward and backward, if cuDNN computes the same result. A
+single query (a decoding step) uses two 16-bit matmuls (one_query.py). Other calls run PyTorch's
+composed operations.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ _is_installed = False
 
 
 def install() -> None:
-    """Register the operator for XLA tensors, when there is a client. Does so once."""
+    """Register the operator for XLA tensors once there is a client; later calls do nothing."""
     global _is_installed
     if not _is_installed:
         _is_installed = True
@@ -38,9 +39,9 @@ def install() -> None:
 
 @contextlib.contextmanager
 def in_graphs_of_own_tensors() -> Iterator[None]:
-    """Make torch.compile trace this operator for PyTorch's own tensors, too, within a block.
+    """Within a block, make torch.compile trace this operator for PyTorch's own tensors, too.
 
-    PyTorch would otherwise choose a kernel for their device, which XLA does not have.
+    PyTorch would otherwise choose a CPU or CUDA kernel, which XLA cannot run.
     """
     keys = [DispatchKey.AutogradCPU, DispatchKey.AutogradCUDA, DispatchKey.CPU, DispatchKey.CUDA]
     kernels = _OPERATOR.py_kernels | dict.fromkeys(keys, _attention)
@@ -79,7 +80,7 @@ def _attention(
 def _is_supported(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
 ) -> bool:
-    """Return whether cuDNN or the products compute the same as PyTorch, whatever the mask."""
+    """Return whether cuDNN or the matmuls compute the same as PyTorch, whatever the mask."""
     if torch_xla.runtime.device_type() != "CUDA" or not _allows_fused_kernels():
         return False
     if type(query) not in _TENSORS:  # a subclass may compute anything
@@ -106,8 +107,8 @@ def _is_fused(
 ) -> bool:
     """Return whether cuDNN computes the same as PyTorch, and as fast.
 
-    Its dropout has one seed for all calls of a program, and a gradient of the mask is one more
-    product. A single query (a decoding step) does not need a fused kernel.
+    cuDNN's dropout has one seed for all calls in a program, and the mask's gradient costs another
+    matmul. A single query (a decoding step) does not need a fused kernel.
     """
     head_dim = query.shape[-1]
     if query.shape[-2] == 1 or head_dim > cudnn.max_head_dim:

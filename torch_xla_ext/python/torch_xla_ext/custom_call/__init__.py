@@ -1,6 +1,7 @@
-"""Custom calls: from the arguments of torch_xla_ext.custom_call and of operators to a traced call.
+"""Turn the arguments of torch_xla_ext.custom_call and of operators into a traced call.
 
-``torch_xla_ext.custom_call`` is the function: import from this package by ``from``.
+``torch_xla_ext.custom_call`` is the function, which hides this package: import its modules by
+``from torch_xla_ext.custom_call import …``.
 """
 
 from torch_xla_ext.custom_call.arguments import Request, array_of, tensors_of

@@ -1,4 +1,4 @@
-"""The arguments of custom_call: checks, and their form for C++."""
+"""Check the arguments of custom_call, and convert them for C++."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ class Arguments(NamedTuple):
 
 
 def tensors_of(target: str, inputs: object) -> list[torch.Tensor | None]:
-    """Return the inputs, with the wrapped tensor in place of an XLAShardedTensor."""
+    """Return the inputs, with each XLAShardedTensor replaced by the tensor that it wraps."""
     _check_list(target, "inputs", inputs)
     tensors = []
     for index, value in enumerate(inputs):
@@ -90,7 +90,7 @@ def rule_of(
     results: Sequence[ArrayType],
     aliases: Mapping[int, int] | None,
 ) -> sharding.Rule | None:
-    """Return the rule of a call, checked against its arrays.
+    """Return a call's sharding rule, after checking it against the call's arrays.
 
     Args:
         caller: prefix of error messages.
@@ -110,7 +110,7 @@ def rule_of(
 
 
 def partitioned(arguments: Arguments, call: sharding.PartitionedCall | None) -> Arguments:
-    """Return the arguments of a call in a program for several devices.
+    """Return the arguments for a program that runs on several devices.
 
     Args:
         call: None in a program for one device, and in regions of manual sharding.
@@ -141,7 +141,7 @@ def partitioned(arguments: Arguments, call: sharding.PartitionedCall | None) -> 
 
 
 def checked(request: Request) -> Arguments:
-    """Check the arguments as far as the C++ code cannot.
+    """Check what the C++ code cannot check, and return the arguments for it.
 
     Raises:
         TypeError, ValueError: as custom_call.
@@ -229,10 +229,10 @@ def _check_registered(target: str, api: str, given_api: str | None) -> None:
 
 
 def _unknown_target_text(name: str, platform: str, api: str | None) -> str:
-    """Return the error text for a target that is not registered: similar names, and the remedy.
+    """Return the error message for an unregistered target: similar names, and the remedy.
 
     Args:
-        api: None for a call that may use any.
+        api: None for a call that may use either API.
     """
     wanted = f"{platform!r}" + (f" and api={api!r}" if api else "")
     text = f"custom call {name!r}: no such target is registered for {wanted}"
@@ -274,7 +274,7 @@ def array_of(value: torch.Tensor | ArrayType) -> sharding.Array:
 def _present_aliases(
     target: str, inputs: Sequence[object], aliases: Mapping[int, int] | None
 ) -> dict[int, int] | None:
-    """Return the aliases by the indices of the operands that are present."""
+    """Return the aliases, with operands numbered without the absent ones."""
     if not isinstance(aliases, Mapping) or all(tensor is not None for tensor in inputs):
         return aliases  # which the C++ side checks
     result = {}
@@ -331,7 +331,7 @@ def _payload_of(
 def _check_own_payload(
     schema: Schema, arrays: list[ArrayType | None], payload: bytes | str
 ) -> None:
-    """Raise ValueError for a payload of other shapes: the kernel would read out of bounds."""
+    """Raise ValueError if the payload says other shapes: the kernel would read out of bounds."""
     try:
         read = untyped_payload.unpack(
             schema, payload.encode() if isinstance(payload, str) else bytes(payload)

@@ -1,4 +1,4 @@
-"""custom_call: makes XLA custom calls."""
+"""The function custom_call, which makes XLA custom calls."""
 
 import dataclasses
 import warnings
@@ -21,7 +21,7 @@ _XLAC = torch_xla._XLAC
 
 
 class Local(NamedTuple):
-    """The call that one device makes with its part of the arrays.
+    """How one device calls the kernel on its part of the arrays.
 
     Attributes:
         arguments: maps the part's inputs, as meta tensors, and the types of its outputs to the
@@ -43,15 +43,15 @@ def parts(
     outputs: Sequence[ArrayType],
     aliases: Mapping[int, int] | None = None,
 ) -> Parts | None:
-    """Call a user's function for each shape of the arguments that a device's part may have.
+    """Call a user's function for each possible shape of a device's part of the arguments.
 
     Args:
         caller: prefix of error messages.
-        function: of meta tensors and types, as Local.arguments.
+        function: receives meta tensors and types, as Local.arguments does.
         sharding_rule, inputs, outputs, aliases: as of custom_call.
 
     Returns:
-        None if there is no rule, or one device.
+        None if there is no rule, or only one device.
 
     Raises:
         TypeError, ValueError: the rule does not fit the arrays.
@@ -89,7 +89,7 @@ def custom_call(
 ) -> list[torch.Tensor]:
     """Call the kernel that is registered as `target`.
 
-    The kernel gets row-major operands and results, whatever the strides of the inputs. For a kernel
+    The kernel receives row-major operands and results, whatever the inputs' strides. For a kernel
     that uses torch_xla_ext/kernel.h, the call is the same for both APIs, and its operands, results
     and parameters are first checked against the signature.
 
@@ -107,15 +107,15 @@ def custom_call(
         aliases: {output: input}: results that are written to an operand's buffer. XLA first copies
             the operand if something else needs it: the caller's tensor does not change.
         has_side_effect: XLA keeps the call even if nothing in the program uses its results. The
-            program contains the call if Python holds one of the results when it runs. A kernel that
-            writes to an operand needs an alias as well: a warning says so for a target without
-            kernel.h, unless `aliases` is given, perhaps as {}.
+            program contains the call only if Python still holds one of the results when the program
+            runs. A kernel that writes to an operand needs an alias as well: a warning says so for a
+            target without kernel.h, unless `aliases` is given, perhaps as {}.
         sharding_rule: the dimensions of sharded inputs that devices may share, as in
             `define_operator`; it covers all inputs and outputs. Each device then runs the kernel
             on its shard, with these attributes or this payload. If they depend on a divided size,
             pass `local`. The default is the rule of the target's registration. Without a rule,
             sharded inputs are gathered.
-        local: the arguments of a device's call that depend on the shapes of its part.
+        local: how a device's arguments depend on the shapes of its part.
         traits: further properties of the call (xla_kernels.Traits).
 
     Returns:
@@ -254,11 +254,11 @@ def call_operator(
 def prepare_operator(
     request: Request, partitioned: sharding.PartitionedCall | None = None
 ) -> object | None:
-    """Prepare call_operator for all operands of such shapes and dtypes.
+    """Prepare call_operator for all operands with these shapes and dtypes.
 
     Returns:
         The call without its operands, for _XLAC._xla_register_operator and _xla_call_prepared; None
-        if a reference implementation is to take the kernel's place.
+        if a reference implementation replaces the kernel.
 
     Raises:
         TypeError, ValueError: as call_operator.
@@ -278,7 +278,7 @@ def prepare(
     local: Local | None = None,
     **options: object,
 ) -> object | None:
-    """Prepare a custom_call for operands of such shapes and dtypes, as prepare_operator does.
+    """Prepare a custom_call for operands with these shapes and dtypes, as prepare_operator does.
 
     Args:
         all: as of custom_call.
@@ -334,6 +334,6 @@ def _check_reference(
     given = [ArrayType(tuple(result.shape), result.dtype) for result in results]
     if given != types:
         raise ValueError(
-            f"custom call {target!r}: its reference implementation gives "
+            f"custom call {target!r}: its reference implementation returns "
             f"{', '.join(map(str, given))} instead of {', '.join(map(str, types))}"
         )

@@ -1,6 +1,6 @@
-"""Launches of compiled kernels, in programs of torch_xla or on a CUDA stream.
+"""Launch compiled kernels, in programs of torch_xla or on a CUDA stream.
 
-Triton's kernels and those of `cuda_kernel` are launched this way.
+Triton kernels and kernels made with `cuda_kernel` are launched this way.
 """
 
 import dataclasses
@@ -78,7 +78,7 @@ def _local(call: Call) -> Local | None:
 
 
 class _Launched:
-    """A call whose short repr covers everything that it depends on."""
+    """A call with a short repr that identifies everything that the call depends on."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -95,7 +95,7 @@ def run(
     parameters: Sequence[str],
     stream: int,
 ) -> None:
-    """Launch on a CUDA stream, with PyTorch's own CUDA tensors, in the kernel's layouts."""
+    """Launch on a CUDA stream, with PyTorch's own CUDA tensors in the kernel's layouts."""
     addresses = ([tensor.data_ptr() for tensor in each] for each in (operands, results))
     launch_now(launch, parameters, *addresses, stream)
 

@@ -23,12 +23,12 @@ _everywhere = frozenset(
 
 
 def _count_blocks(count: int) -> None:
-    """Change C++'s number of open blocks; with any, its operators look up references here."""
+    """Change C++'s count of open use_reference blocks; while it is not 0, C++ asks Python."""
     torch_xla._XLAC._xla_add_reference_blocks(count)
 
 
 def _warn_of_unknown_names() -> None:
-    """Warn at exit of names without a reference, which a program may register until then."""
+    """Warn about names without a reference; at exit, because a program may register one late."""
     for name in sorted(_everywhere - {"*"} - set(references.names())):
         print(f"{ENVIRONMENT} had no effect for {name!r}: {_missing_text(name)}", file=sys.stderr)
 
@@ -39,7 +39,7 @@ if _everywhere:
 
 
 def replacement(target: str) -> references.Reference | None:
-    """Return the reference of `target` if it is to take the kernel's place, else None."""
+    """Return the reference of `target` if it currently replaces the kernel, else None."""
     in_use = _in_use.get()
     if not in_use and not _everywhere:
         return None
@@ -61,12 +61,12 @@ def _missing_text(target: str) -> str:
 
 @contextlib.contextmanager
 def use_reference(*targets: str) -> Iterator[None]:
-    """Replace calls of `targets` that this thread traces inside by their reference implementation.
+    """In a block, replace this thread's calls of `targets` by their reference implementations.
 
-    Arguments are checked as for the kernel. The environment variable
-    TORCH_XLA_EXT_USE_REFERENCE, read at import, does the same for the whole process: names
-    separated by commas, or `*` for all targets that have a reference. If a name has none when
-    the process ends, this is reported on standard error.
+    The block applies when calls are traced. Arguments are checked as for the kernel. The
+    environment variable TORCH_XLA_EXT_USE_REFERENCE, read at import, does the same for the whole
+    process: names separated by commas, or `*` for all targets that have a reference. If a name has
+    none when the process ends, this is reported on standard error.
 
     Raises:
         ValueError: immediately, if a target has no reference.

@@ -1,1 +1,1 @@
-"""torch_xla's and vLLM's operators for TPUs, on other devices: docs/tpu_code.md."""
+"""Run torch_xla's and vLLM's TPU operators on other devices (docs/tpu_code.md)."""

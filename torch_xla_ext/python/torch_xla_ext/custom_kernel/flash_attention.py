@@ -1,4 +1,4 @@
-"""torch.ops.xla.flash_attention without a TPU: with cuDNN, or with PyTorch operations."""
+"""Compute torch.ops.xla.flash_attention without a TPU: with cuDNN or PyTorch operations."""
 
 import torch
 import torch_xla
@@ -21,20 +21,21 @@ def flash_attention(
 ) -> torch.Tensor:
     """Compute dense attention, as upstream's documentation defines it.
 
-    On a CUDA device of XLA, cuDNN computes calls without segment ids and `ab` if `served_by_cudnn`:
-    the logits are never in memory. All other calls use torch's own operators in float32, which keep
-    all logits in memory.
+    On XLA:GPU, cuDNN computes calls without segment ids and `ab` if `served_by_cudnn`, and never
+    stores the logits. All other calls use PyTorch operations in float32, which store all logits.
 
     Args:
         q: [batch_size, num_heads, q_seq_len, head_dim].
         k, v: [batch_size, num_heads, kv_seq_len, head_dim].
         causal: query i sees keys 0 to i.
         q_segment_ids, kv_segment_ids: [batch_size, q_seq_len] and [batch_size, kv_seq_len]; a query
-            sees the keys of its own segment. One that sees no key gets the mean of the values.
+            sees the keys of its own segment. The result for a query that sees no key is the mean of
+            the values.
         sm_scale: factor of the products of q and k.
-        ab: [batch_size, num_heads, q_seq_len, kv_seq_len], added to the products before that.
-        partition_spec, mesh: the sharding of a TPU's kernel; ignored here, where the tensors' own
-            shardings apply.
+        ab: the bias, [batch_size, num_heads, q_seq_len, kv_seq_len], added to the products of q and
+            k before they are scaled.
+        partition_spec, mesh: the sharding of the TPU kernel; ignored, because the tensors' own
+            shardings apply here.
     """
     if (q_segment_ids is None) != (kv_segment_ids is None):
         raise ValueError("flash_attention: pass both q_segment_ids and kv_segment_ids, or neither")
@@ -49,8 +50,8 @@ def flash_attention(
 def served_by_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     """Return whether cuDNN computes the call.
 
-    That is: float16 or bfloat16, at most 128 elements a head (256 on Hopper), a multiple of 8, and
-    as many heads of keys as of queries.
+    It does for float16 or bfloat16, a head_dim that is a multiple of 8 and at most 128 (256 on
+    Hopper), and as many key heads as query heads.
     """
     if q.device.type != "xla" or torch_xla.runtime.device_type() != "CUDA":
         return False

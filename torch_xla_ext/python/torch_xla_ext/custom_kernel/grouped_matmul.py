@@ -1,4 +1,4 @@
-"""Grouped matrix products, by the wheel's kernels, and products with int8 weights.
+"""Grouped matmuls with the wheel's kernels, and matmuls with int8 weights.
 
 They compute what upstream's TPU kernels compute (torch_xla.experimental.custom_kernel), on every
 device and with gradients.
@@ -20,7 +20,7 @@ def _check(name: str, condition: bool, expected: str, *tensors: torch.Tensor) ->
 def _ranges(
     group_sizes: torch.Tensor, group_offset: torch.Tensor | None, count: int
 ) -> torch.Tensor:
-    """Return the ranges of rows of `count` groups, int32 [count, 2]; absent groups have no rows."""
+    """Return the row ranges of `count` groups, int32 [count, 2]; absent groups have no rows."""
     ranges = ops.group_ranges(group_sizes)
     num_groups = ranges.shape[0]
     if group_offset is None and count == num_groups:
@@ -43,7 +43,7 @@ def gmm(
     """Return the product of each group of rows with its own matrix.
 
     Args:
-        lhs: [m, k]; the rows of the groups, one group behind the other.
+        lhs: [m, k]; the rows of the groups, one group after the other.
         rhs: [num_matrices, k, n]; with transpose_rhs [num_matrices, n, k].
         group_sizes: int32 or int64 [num_groups].
         tiling: ignored; it tunes the TPU kernel.
@@ -51,7 +51,7 @@ def gmm(
         transpose_rhs: how rhs is stored.
 
     Returns:
-        [m, n] of lhs' dtype; zero in rows of no group, or of one without a matrix.
+        [m, n] of lhs' dtype; zeros in rows that belong to no group, or to a group without a matrix.
 
     Raises:
         ValueError: the shapes do not fit.
@@ -115,10 +115,10 @@ def quantized_matmul_int8(
     Args:
         x: [batch_size, in_features].
         w: int8 [out_features, in_features].
-        scalar: [out_features]; the factors of the rows of w.
+        scalar: [out_features]; the scales of the rows of w.
         zero_point, quant_block_size: must be None; upstream's kernel does not support them either.
-        quantize_activation: round the rows of x to int8 first, the largest of a row to 127. Sums of
-            such products are float32.
+        quantize_activation: first round each row of x to int8, scaled so that its largest absolute
+            value is 127. The products are then summed in float32.
 
     Returns:
         [batch_size, out_features] of x's dtype.
@@ -129,8 +129,8 @@ def quantized_matmul_int8(
     """
     if zero_point is not None or quant_block_size is not None:
         raise NotImplementedError(
-            "quantized_matmul_int8: zero_point and quant_block_size are not supported, nor are "
-            "they by upstream's kernel; leave them out"
+            "quantized_matmul_int8: zero_point and quant_block_size are not supported, as in "
+            "upstream's kernel; leave them out"
         )
     fits = x.dim() == w.dim() == 2 and x.shape[1] == w.shape[1] and scalar.shape == w.shape[:1]
     expected = "x [batch, in], w [out, in] and scalar [out]"

@@ -1,4 +1,4 @@
-"""torch_xla's own operators on devices for which upstream has no kernel.
+"""Run torch_xla's own operators on devices for which upstream has no kernel.
 
 ``torch_xla.experimental.custom_kernel`` has kernels for TPUs, as functions and as operators,
 ``torch.ops.xla.<name>``. With CPU and CUDA tensors, upstream's operators return uninitialized
@@ -6,8 +6,8 @@ memory; with XLA tensors on a CPU or a GPU they require JAX. Here each of them r
 wheel, or PyTorch operations, so that code for TPUs runs unchanged. On TPUs, upstream's functions
 run.
 
-The functions are replaced when their module is imported (torch_xla_ext_startup.upstream_fixes), and
-its operators get kernels then. torch_xla does not import it by itself.
+When a program imports upstream's module, its functions are replaced and kernels are registered for
+its operators (torch_xla_ext_startup.upstream_fixes). torch_xla itself does not import it.
 """
 
 import functools
@@ -27,7 +27,7 @@ _Function = Callable[..., torch.Tensor]
 
 
 def function_of_any_device(original: _Function) -> _Function:
-    """Replace a function of torch_xla.experimental.custom_kernel where there is no TPU."""
+    """Return a replacement for a function of upstream's module that works without a TPU."""
     return _dispatching(original, _functions()[original.__name__])
 
 
@@ -46,7 +46,7 @@ def _functions() -> dict[str, _Function]:
 
 
 def register() -> None:
-    """Give operators of torch_xla.experimental.custom_kernel kernels for devices without a TPU."""
+    """Register kernels, for devices other than TPUs, for the operators of upstream's module."""
     from torch_xla.experimental import custom_kernel as module
 
     for name in _functions():
@@ -108,7 +108,10 @@ def _paged_attention(
     megacore_mode: str | None = None,
     attn_logits_soft_cap: float | None = None,
 ) -> torch.Tensor:
-    """Compute the same for one query per sequence: q is [batch_size, num_heads, head_dim]."""
+    """Run _multi_queries_paged_attention with one query per sequence.
+
+    q is [batch_size, num_heads, head_dim].
+    """
     ones = torch.ones(q.shape[0], dtype=torch.int32)
     attended = module._multi_queries_paged_attention_nonkernel(
         q.unsqueeze(1), k_pages, v_pages, lengths, page_indices, ones, attn_logits_soft_cap

@@ -1,6 +1,6 @@
-"""Captured and compiled programs; torch_xla_ext.capture is here.
+"""Capture steps (torch_xla_ext.capture), and run graphs of torch.compile, as XLA programs.
 
-The names below are public.
+The names in __all__ are public.
 """
 
 from torch_xla_ext.graph.step import CapturedStep

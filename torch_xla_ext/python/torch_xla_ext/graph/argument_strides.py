@@ -1,8 +1,8 @@
-"""Strides of arguments of functions that ``torch.compile(backend="openxla")`` compiles.
+"""Compile a function for its arguments' strides, for ``torch.compile(backend="openxla")``.
 
-XLA tensors report row-major strides, and Dynamo relies on them. But an argument may be a view with
-other strides in PyTorch, which decide whether contiguous() and reshape() copy, or return a view
-that shares writes. So a function is compiled once more for such arguments.
+XLA tensors report row-major strides, and Dynamo relies on them. But an argument may be a view that
+has other strides in PyTorch. The strides decide whether contiguous() and reshape() copy, or return
+a view that shares writes. So a function is compiled once more for such arguments.
 """
 
 import logging
@@ -26,7 +26,7 @@ def compiled_by_strides(
 
     Args:
         compile_for: compiles the graph for fake arguments.
-        graph: runs lazily if it cannot be compiled for the arguments' strides.
+        graph: the graph, which runs lazily if it cannot be compiled for the arguments' strides.
         inputs: the first arguments.
     """
     row_major = compile_for(inputs)
@@ -56,8 +56,8 @@ def _compiled(
     is_static = not any(fake is None or symbolic_shapes.has_free_symbols(fake) for fake in fakes)
     if not is_static or len({value.untyped_storage()._cdata for value in tensors}) < len(tensors):
         _log.warning(
-            "a function is not compiled, but run lazily: an argument is a view that is not "
-            "row-major in PyTorch, and %s; pass its contiguous()",
+            "a function is not compiled, but runs lazily: an argument is a view that is not "
+            "row-major in PyTorch, and %s; pass the view's contiguous()",
             "arguments share memory" if is_static else "shapes are dynamic",
         )
         return graph

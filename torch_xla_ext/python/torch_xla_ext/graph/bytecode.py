@@ -1,4 +1,4 @@
-"""Names in the bytecode of functions: globals that it reads and assigns, and attributes."""
+"""Find the globals and attributes that the bytecode of functions names."""
 
 import dis
 import types
@@ -45,7 +45,7 @@ def read_globals(code: types.CodeType) -> set[str]:
 
 
 def imported_modules(code: types.CodeType, package: str) -> set[str]:
-    """Return the modules that import statements in code name, with the packages that they bind."""
+    """Return the modules that import statements in code name, and the packages that they bind."""
     instructions = list(dis.get_instructions(code)) if _has(code, _IMPORTS) else []
     names = set()
     for i, found in enumerate(instructions):

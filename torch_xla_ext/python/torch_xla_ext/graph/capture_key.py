@@ -1,4 +1,4 @@
-"""The key of a replay besides the guards: arguments and modes of torch."""
+"""The key by which a replay is found: arguments and torch's modes; guards check the rest."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def flatten(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], pytree.Tree
 
 @dataclasses.dataclass
 class Key:
-    """The key of a replay besides Python's state."""
+    """The key by which a replay is found, without Python's state."""
 
     spec: pytree.TreeSpec
     others: dict[int, Any]  # leaves that are not tensors, by their index
@@ -74,7 +74,7 @@ class Key:
         return None
 
     def changed_tensor(self, other: Key) -> tuple[str, Description, Description] | None:
-        """Return the first tensor whose description differs, if all else is equal."""
+        """Return the first tensor whose description differs, if everything else is equal."""
         names = argument_names(self.spec)
         tensors = [name for number, name in enumerate(names) if number not in self.others]
         for name, was, tensor in zip(tensors, self.tensors, other.tensors, strict=True):
@@ -86,7 +86,7 @@ class Key:
 
 
 def modes() -> tuple:
-    """Return the modes of torch, besides the seed, that operations depend on."""
+    """Return torch's modes that operations depend on, except the seed."""
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),

@@ -1,11 +1,12 @@
-"""A graph of ``torch.compile(backend="openxla")`` as one program, which runs like a captured step.
+"""Run a graph of ``torch.compile(backend="openxla")`` as one program, like a captured step.
 
 torch_xla 2.8's own bridge to Dynamo traces a graph once, but runs it by a Python loop over its
 arguments, and returns the new value of each argument that the graph writes to in another buffer.
-Here the program writes it into the argument's own buffer, which csrc/graph/program.h copies first
-if something else reads it.
+Here the program writes the value into the argument's own buffer, which csrc/graph/program.h copies
+first if something else reads it.
 
-CUDA tensors, and CPU tensors if that is XLA's device, are used in place (shared_memory).
+CUDA tensors are used in place, and so are CPU tensors if XLA's device is the CPU
+(shared_memory.py).
 
 Every result is a separate tensor. Arguments are identified by their data. An argument that is a
 view, or shares another argument's data, is traced as a copy, so that a later call may pass other
@@ -36,7 +37,7 @@ _XLAC = torch_xla._XLAC
 
 
 def is_supported(arguments: Sequence[object]) -> bool:
-    """Return whether all tensors are XLA's, with functionalization on."""
+    """Return whether all tensors are XLA tensors, with functionalization on."""
     return _XLAC._xla_capture_are_supported(arguments)
 
 
@@ -45,7 +46,7 @@ class CompiledGraph:
 
     Args:
         graph: the graph.
-        memory: of its tensors, if they are PyTorch's own.
+        memory: the memory of its tensors, if they are PyTorch's own.
     """
 
     def __init__(self, graph: torch.fx.GraphModule, memory: SharedMemory | None = None) -> None:
@@ -69,7 +70,7 @@ class CompiledGraph:
 
 
 def _write_to_donors_themselves(graph: torch.fx.GraphModule) -> None:
-    """Make the graph use a tensor itself in place of the result of torch_xla's donation operator.
+    """Make the graph use a donated tensor itself instead of the donation operator's result.
 
     PyTorch regards that result as a new tensor, and would copy the argument's new value to it.
     """
@@ -102,13 +103,14 @@ class _Program:
     """One program of a graph.
 
     Args:
-        program: csrc/graph/program.h's, or shared_memory's; None if there is nothing to compute.
+        program: one of csrc/graph/program.h or shared_memory.py; None if there is nothing to
+            compute.
         results: what the graph returns.
         written: the tensor arguments into whose buffers the program writes.
-        copied_back: the new values of other tensor arguments, which were traced as copies.
+        copied_back: the other tensor arguments that are written to; they were traced as copies.
         donated: other tensor arguments whose buffers the program takes, because the user has
             donated them.
-        memory: where the arguments are, if they are PyTorch's own.
+        memory: the arguments' memory, if they are PyTorch's own tensors.
     """
 
     program: object | None
@@ -141,7 +143,7 @@ class _Program:
 
     @functools.cached_property
     def _returns_new(self) -> bool:
-        """True if the results are those of the program, in order, and none is copied back."""
+        """True if the graph's results are the program's, in order, and none is copied back."""
         return not self.copied_back and self.results == list(map(_New, range(len(self.results))))
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -229,7 +231,7 @@ class _Compilation:
 
         Args:
             outputs: the graph's results.
-            dtypes: of the outputs in PyTorch.
+            dtypes: the outputs' dtypes in PyTorch.
             is_passed: for each tensor argument, whether it is not a copy.
         """
         changed = [i for i, tensor in enumerate(self._tensors) if self._saved.is_written(tensor)]

@@ -1,4 +1,4 @@
-"""Captured steps as methods, copied and pickled."""
+"""Let captured steps be methods, be copied and be pickled."""
 
 import copy
 import sys
@@ -29,7 +29,7 @@ class CopiedStep:
         self._attribute = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Return the step of an object, which has replays of its own."""
+        """Return the step for one object, with replays of its own."""
         if instance is None:
             return self
         attributes, name = instance.__dict__, self._attribute

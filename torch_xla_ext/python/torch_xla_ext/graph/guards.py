@@ -41,10 +41,10 @@ Description = tuple[int, Any, int, list]
 
 
 class Node:
-    """A recorded value. `difference` returns where a value differs from it, else None."""
+    """A recorded value. `difference` returns where a given value differs from it, or None."""
 
     def describe(self) -> Description:
-        """Return the guard for csrc/graph/python_guard.cc: kind, object, number, children."""
+        """Return kind, object, number and children of the guard in csrc/graph/python_guard.cc."""
         return (_CALL, lambda value: self.difference(value, "?") is None, 0, [])
 
     def difference(self, value: Any, path: str) -> str | None:
@@ -55,7 +55,7 @@ class Node:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a value is compared by value, and may be kept alive."""
+    """Return whether a value is compared by equality, and may be kept alive."""
     return isinstance(value, PLAIN)
 
 
@@ -83,7 +83,7 @@ class Plain(Node):
 
 
 class Same(Node):
-    """An object, compared by identity; of a host tensor also the values."""
+    """An object, compared by identity; a host tensor's values are compared, too."""
 
     def __init__(self, value: Any) -> None:
         try:
@@ -117,7 +117,7 @@ class Same(Node):
 
 
 class Context(Node):
-    """A context variable, with its value in the context of the call."""
+    """A context variable, with its value when the function is called."""
 
     def __init__(self, value: contextvars.ContextVar, node: Node) -> None:
         self.identity, self.node = Same(value), node
@@ -160,7 +160,7 @@ class Absent(Node):
 
 
 class Again(Node):
-    """A value that was recorded earlier and is compared there."""
+    """A reference to a value that was recorded, and is compared, under an earlier name."""
 
     def __init__(self, value: Any) -> None:
         self.address = id(value)
@@ -225,7 +225,7 @@ class Children(Node):
 
 
 class Items(Children):
-    """A list, tuple, set or dictionary."""
+    """A list, tuple, set or dictionary, compared element by element."""
 
     def __init__(self, value: Any, children: list[tuple[str, Any, Node]]) -> None:
         super().__init__(children)

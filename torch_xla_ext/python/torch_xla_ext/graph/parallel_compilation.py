@@ -1,4 +1,4 @@
-"""Compiling the programs of captured steps in several threads."""
+"""Compile the programs of captured steps in several threads."""
 
 import contextlib
 import os
@@ -31,11 +31,11 @@ class Compiler:
         """Compile the program that computes tensors, with this thread's compiler options.
 
         Args:
-            results: the tensors, which may be freed afterwards.
-            key: the program's.
+            results: the tensors, which may be freed after this call.
+            key: the program's key in torch_xla's cache.
 
         Returns:
-            A future that ends when it is compiled; None if it is compiled already.
+            A future that ends when the program is compiled; None if it is compiled already.
         """
         if key not in self._started:
             lowered = torch_xla._XLAC._xla_capture_lower(results, key)
@@ -68,7 +68,7 @@ def current() -> Compiler | None:
 
 @contextlib.contextmanager
 def parallel_compilation(num_threads: int | None = None) -> Iterator[None]:
-    """Compile the programs that captured steps prepare in the block at the same time.
+    """In a block, compile the programs that captured steps prepare at the same time.
 
     For example::
 
@@ -77,8 +77,8 @@ def parallel_compilation(num_threads: int | None = None) -> Iterator[None]:
             for size in sizes:
                 step.prepare(torch.zeros(size, device="xla"))
 
-    `prepare` then returns when the step has been traced, and a thread compiles it. The block ends
-    when all programs are compiled; a call of a step inside waits for its program.
+    `prepare` then returns when the step has been traced, and another thread compiles it. The block
+    ends when all programs are compiled; a step that is called in the block waits for its program.
 
     Args:
         num_threads: how many programs are compiled at the same time. XLA also compiles a program's
@@ -86,8 +86,8 @@ def parallel_compilation(num_threads: int | None = None) -> Iterator[None]:
 
     Raises:
         ValueError: num_threads is less than 1.
-        Exception: that of the first program that could not be compiled, at the end of the block.
-            A call of its step raises it again.
+        Exception: at the end of the block, the error of the first program that could not be
+            compiled. A call of its step raises the error again.
     """
     if num_threads is None:
         num_threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS)

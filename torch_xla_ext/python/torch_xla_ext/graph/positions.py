@@ -1,4 +1,4 @@
-"""Positions of Python iterators and random generators."""
+"""Find the positions of Python iterators and random generators."""
 
 import contextlib
 import random

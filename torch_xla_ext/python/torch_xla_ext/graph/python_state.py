@@ -1,10 +1,10 @@
-"""The Python objects that a function can reach, and whether they have changed.
+"""Find the Python objects that a function can reach, and detect changes to them.
 
 A replay does not run the function's Python code. So all values that the code reads (closures,
-globals, attributes, modules' parameters, numbers) must be the same as in the trace. Changes that
-the code makes would be lost. Objects are compared by identity, plain values by equality. Only plain
-values are kept alive: objects are held by weak references, and lists and dictionaries are looked up
-again from the objects that hold them.
+globals, attributes, modules' parameters, numbers) must be the same as in the trace, and changes
+that the code makes would be lost. Objects are compared by identity, plain values by equality. Only
+plain values are kept alive: objects are held by weak references, and lists and dictionaries are
+looked up again from the objects that hold them.
 """
 
 import contextlib
@@ -56,9 +56,9 @@ class PythonState:
     """The Python state that can be reached from `roots`, by name.
 
     Attributes:
-        tensors: the XLA tensors among it, by name. `forget` drops them.
-        host_tensors: the names of those on the host, by their addresses.
-        strings: those among it that can be names of attributes.
+        tensors: the reachable XLA tensors by name, until `forget`.
+        host_tensors: the names of the reachable host tensors, by address.
+        strings: the reachable strings that can be names of attributes.
     """
 
     def __init__(self, roots: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class PythonState:
         self._roots.append((name, Same(value), self._node(value, name)))
 
     def add_globals(self, variables: dict[str, Any], code: types.CodeType, module: str) -> None:
-        """Add the globals of its module, and of imported modules, that code names."""
+        """Add the globals that `code` names: those of its module, and of imported modules."""
         children = [
             (name, name, self._global(variables[name], f"{module}.{name}", code))
             for name in read_globals(code)
@@ -92,7 +92,7 @@ class PythonState:
             self._roots.append(("", Same(sys.modules), Globals(found)))
 
     def moved(self) -> str | None:
-        """Return the first Python iterator or random generator that has advanced since."""
+        """Return the first Python iterator or random generator that has since advanced."""
         for path, value, position in self._positions:
             if position_of(value) != position:
                 return path
@@ -201,7 +201,7 @@ class PythonState:
         )
 
     def _global(self, value: Any, path: str, code: types.CodeType) -> Node:
-        """Return a global that `code` names; of a module, the attributes that `code` names."""
+        """Record a global that `code` names; for a module, the attributes that `code` names."""
         if not isinstance(value, types.ModuleType):
             return self._node(value, path)
         names = names_of(code)
@@ -249,7 +249,7 @@ class PythonState:
         )
 
     def _add_class(self, kind: type) -> None:
-        """Record a class, whose attributes its objects inherit."""
+        """Record a class, because its objects inherit its attributes."""
         if id(kind) not in self._seen:
             name = kind.__qualname__
             self._roots.append((name, Same(kind), self._node(kind, name)))

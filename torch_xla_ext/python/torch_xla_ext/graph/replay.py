@@ -1,4 +1,4 @@
-"""The replay of a captured step."""
+"""Replay a captured step."""
 
 import re
 import weakref
@@ -31,7 +31,7 @@ class Replay:
         state_tensors: list[torch.Tensor],
         compilation: Future[None] | None = None,
     ) -> None:
-        """Initialize a replay; `compilation` compiles the program, unless it is compiled."""
+        """Initialize a replay; `compilation` is the program's compilation, unless it has ended."""
         self.num_inputs, self.num_written = len(fingerprint.names), num_written
         # Kept until the last call that is compared with it.
         self.fingerprint: TraceFingerprint | None = fingerprint
@@ -49,7 +49,7 @@ class Replay:
         self._result, self._gradients = fingerprint.result, fingerprint.gradients
 
     def is_outdated(self) -> str | None:
-        """Return why it is no longer valid, or None."""
+        """Return why the replay is no longer valid, or None."""
         if self._registrations != _XLAC._xla_capture_registrations():  # it calls the older function
             return "a kernel was registered"
         is_lost = self._compilation is not None and self._compilation.cancelled()
@@ -61,7 +61,7 @@ class Replay:
         return f"{changed} changed" if changed else None
 
     def mismatch(self, arguments: list[torch.Tensor]) -> str | None:
-        """Return the change since the step was captured, besides values of tensors."""
+        """Return what has changed since the capture, other than tensors' values, or None."""
         if not self._program.matches(arguments):
             return "tensors of its state were replaced, reshaped, or share memory with others now"
         if self._sharded:
@@ -74,7 +74,7 @@ class Replay:
         return _XLAC._get_xla_sharding_specs([tensor() for tensor in self._sharded])
 
     def run_if_matches(self, arguments: list[torch.Tensor]) -> tuple[Any] | None:
-        """Run it if it is certainly valid without checking all guards."""
+        """Run the replay if a quick check, without all guards, shows that it is valid."""
         if self._copied or self._compilation is not None:
             return None
         try:
@@ -120,7 +120,7 @@ class Replay:
         _XLAC._xla_sync_multi(bases, [], False, False)
 
     def _named(self, error: RuntimeError) -> CaptureError:
-        """Name the argument in an error of XLA, which has its number."""
+        """Replace the argument's number in an error of XLA by its name."""
         text = str(error)
         found = re.search(r"argument (\d+) ", text)
         if found and int(found[1]) < len(self._names):

@@ -1,4 +1,4 @@
-"""Plans from which a replay builds the step's results and gradients."""
+"""Make the plans from which a replay builds the step's results and gradients."""
 
 import collections
 import dataclasses
@@ -44,12 +44,12 @@ class Plans:
     """The plans of one trace.
 
     Args:
-        known: the tensors that existed before.
+        known: the tensors that existed before the trace.
         by_id: their indices, by their addresses.
         by_storage: their indices, by their storages.
-        gradients: the .grad that they had.
-        saved: their former data.
-        existing: the addresses of objects that existed before, if known.
+        gradients: the .grad of these tensors before the trace.
+        saved: the data of these tensors before the trace.
+        existing: the addresses of objects that existed before the trace, if known.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Plans:
         self._gradients, self._saved, self._existing = gradients, saved, existing
 
     def of_outputs(self, outputs: Any, new: list[torch.Tensor]) -> Result:
-        """Return the plan for a result; tensors that the program computes are added to `new`."""
+        """Return the plan for the outputs; add tensors that the program computes to `new`."""
         planner = Planner(self._is_result, self._existing)
         plan = planner.take_apart(outputs)
         tensors = planner.tensors
@@ -94,7 +94,7 @@ class Plans:
                 view = view_of(tensor, roots[storage])
                 if view is None:
                     raise CaptureError(
-                        f"results share memory in a way that cannot be repeated, "
+                        f"results share memory in a way that a replay cannot repeat, "
                         f"{watch.describe(tensor)} among them: return a clone() of it"
                     )
                 plans[identity] = View(plans[storage], view, location_of(tensor))
@@ -146,7 +146,7 @@ class Plans:
         return Reference(tensor=weakref.ref(known.tensor))
 
     def of_gradients(self, new: list[torch.Tensor]) -> list[tuple[Reference, int | None]]:
-        """Return the tensors whose .grad the step replaces, with the result's index or None."""
+        """Return the tensors whose .grad the step replaces, with the new one's index or None."""
         plan: list[tuple[Reference, int | None]] = []
         for number, before in self._gradients.items():
             after = self._known[number].tensor.grad
@@ -154,8 +154,8 @@ class Plans:
                 continue
             if after is not None and id(after) in self._by_id:
                 raise CaptureError(
-                    f"the function makes an older tensor the .grad of {self._known[number].name}: "
-                    "copy it instead"
+                    "the function assigns a tensor that existed before to "
+                    f"{self._known[number].name}.grad: assign a copy of it instead"
                 )
             plan.append((self._reference(number), None if after is None else len(new)))
             if after is not None:
@@ -163,7 +163,7 @@ class Plans:
         return plan
 
     def kept_tensor(self, outputs: Any, made: list[weakref.ref]) -> str | None:
-        """Describe a tensor of the trace that is still in use, besides results and gradients."""
+        """Describe a tensor of the trace that is still in use, but no result or gradient."""
         if any(known.tensor.grad_fn is not None for known in self._known):
             return None  # its autograd graph keeps tensors
         if self._find_kept(outputs, made) is None:

@@ -1,9 +1,8 @@
-"""Results of a compiled function that are views of one tensor, and stay so.
+"""Keep results of a compiled function views of one tensor, if they were.
 
-Each result of a program is a separate tensor. But writes to one result by the caller, or by the
-code behind a graph break, have to change the others that share its memory. So the program returns
-the base tensor, and the views are made from it. If gradients are recorded, PyTorch does this
-itself.
+Each result of a program is a separate tensor. But a write to one result, by the caller or by code
+after a graph break, must change the others that share its memory. So the program returns the base
+tensor, and the views are created from it. If gradients are recorded, PyTorch does this itself.
 """
 
 import operator
@@ -18,11 +17,10 @@ def without_views(graph: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
     """Take results that are views of one tensor out of a graph.
 
     Args:
-        graph: a graph without in-place operators. It gets other results.
+        graph: a graph without in-place operators, whose results are changed.
 
     Returns:
-        A function that makes the graph's former results from its new ones; None if they are the
-        same.
+        A function that makes the graph's former results from its new ones; None if nothing changed.
     """
     (output,) = graph.graph.find_nodes(op="output")
     results = list(output.args[0])

@@ -1,9 +1,9 @@
-"""Results of a captured step: taken apart once, and rebuilt at each replay.
+"""Take the results of a captured step apart once, and rebuild them at each replay.
 
-Tensors, and containers that pytree knows, are made as before. Any other object that the step made
-is taken apart as copy.copy() does, by its __reduce_ex__: dataclasses, mappings, sets, namespaces,
-objects of the user's classes. An object that holds a tensor of the step and cannot be taken apart
-is refused: the replay would return the tensor of the capture.
+Containers that pytree knows are rebuilt by it. Any other object that the step made is taken apart
+as copy.copy() does, by its __reduce_ex__: dataclasses, mappings, sets, namespaces, objects of the
+user's classes. An object that holds a tensor of the step and cannot be taken apart is refused,
+because the replay would return the tensor of the capture.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Result:
         raise NotImplementedError
 
     def difference(self, other: Result, path: str) -> str | None:
-        """Return how `other` differs; `path` is the result's name."""
+        """Describe how `other` differs, or return None; `path` is the result's name."""
         return None if self == other else f"{path} is another tensor"
 
 
@@ -87,7 +87,7 @@ class Array(Result):
 
 @dataclasses.dataclass
 class SameTensor(Result):
-    """The tensor that was passed in, itself."""
+    """A result that is a passed tensor itself."""
 
     reference: Reference
 
@@ -204,12 +204,12 @@ def _first_difference(
 
 
 class Planner:
-    """Take results apart into plans.
+    """Takes results apart into plans.
 
     Args:
         is_result: whether a tensor is an argument of the step or was made by it.
-        existing: the addresses of objects that were there before the step. They are returned as
-            they are. None if they are not known; then objects without results are returned
+        existing: the addresses of objects that existed before the step, which are returned
+            unchanged. None if they are unknown; then objects without results are returned
             unchanged.
 
     Attributes:
@@ -226,11 +226,11 @@ class Planner:
         self._kept: list[Any] = []  # parts that __reduce_ex__ made, by their addresses
 
     def take_apart(self, outputs: Any) -> Any:
-        """Return the plan, in which tensors stand for their own plans."""
+        """Return the plan for `outputs`, with tensors in place of their plans, until `finish`."""
         return self._tree(outputs, "the result")
 
     def finish(self, plan: Any, plans: dict[int, Result]) -> Result:
-        """Fill in the tensors' plans."""
+        """Return `plan` with the tensors replaced by their plans."""
         if isinstance(plan, torch.Tensor):
             return plans[id(plan)]
         if isinstance(plan, Tree):
@@ -260,7 +260,7 @@ class Planner:
             return Array(value.copy())
         if isinstance(value, _GENERATORS):
             raise CaptureError(
-                f"{path} is a {type(value).__name__}, which runs after the step: return a list"
+                f"{path} is a {type(value).__name__}, which would run after the step: return a list"
             )
         found = next((tensor for tensor in tensors_in(value) if self._is_result(tensor)), None)
         there_before = self._existing is None or id(value) in self._existing

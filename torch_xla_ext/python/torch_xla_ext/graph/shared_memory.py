@@ -86,7 +86,7 @@ class SharedMemory:
         return device.type == self.device.type
 
     def program(self, program: object) -> _Program:
-        """Return a csrc/graph program, to run on tensors in this memory."""
+        """Wrap a program of csrc/graph, to run on tensors in this memory."""
         if self.device.type == "cuda" and not _XLAC._xla_is_compute_stream_known():
             with _lock:
                 _find_compute_stream()
@@ -109,7 +109,7 @@ class _Program:
 
 
 def _has_view(tensor: torch.Tensor) -> bool:
-    """Return whether torch_xla can make views, by DLPack, which has no 8-bit floats."""
+    """Return whether torch_xla can view the tensor through DLPack, which has no 8-bit floats."""
     dtype = tensor.dtype
     is_float8 = dtype.is_floating_point and dtype.itemsize == 1
     return tensor.layout == torch.strided and not is_float8

@@ -1,9 +1,8 @@
-"""Graphs of torch.compile that run partly on the host.
+"""Split graphs of torch.compile that run partly on the host.
 
-A graph may compute with tensors on the host beside XLA's, as PyTorch's optimizers do with their
-counts of steps, and it may have operators that torch_xla has no kernel for. It is split into stages
-that alternate between the host and the device. PyTorch runs a host stage; a device stage is one
-program.
+A graph may compute with host tensors, as PyTorch's optimizers do with their step counts, and may
+have operators for which torch_xla has no kernel. Such a graph is split into stages that alternate
+between the host and the device. PyTorch runs a host stage; a device stage is one program.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ def nodes_on_host(graph: torch.fx.GraphModule) -> set[torch.fx.Node]:
 
 
 def other_device(graph: torch.fx.GraphModule, arguments: Iterable[object]) -> torch.device | None:
-    """Return the device, other than the CPU, that the graph's tensors are on besides the CPU.
+    """Return the other device of a graph with tensors on the CPU and on one other device.
 
-    None if all arguments are on one device, and no operation is on another one.
+    None if all arguments and operations are on one device.
     """
     tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
     if not any(tensor.device.type == "cpu" for tensor in tensors):
@@ -81,9 +80,9 @@ def split(
     Args:
         graph: the graph.
         on_host: its nodes that run on the host.
-        host_stage: makes a function of the graph of a host stage. Its arguments may be tensors on
-            the device.
-        device_stage: likewise of a device stage, whose arguments may be CPU tensors.
+        host_stage: returns a function for the graph of a host stage. Its arguments may be tensors
+            on the device.
+        device_stage: the same for a device stage, whose arguments may be CPU tensors.
     """
     stages = [
         _Stage.of(graph, nodes, device_stage if number % 2 else host_stage, number % 2 == 1)
@@ -114,7 +113,7 @@ def split(
 
 
 def on_cpu(graph: torch.fx.GraphModule) -> _Run:
-    """Return a function that runs a graph of CPU tensors, after moving its arguments there.
+    """Return a function that runs a graph of CPU tensors, and first moves arguments to the CPU.
 
     Some operators that compute a CPU tensor from an XLA tensor, such as ``aten.copy``, return a
     tensor that PyTorch's functionalization still wraps.
@@ -136,7 +135,7 @@ def _by_stage(
 ) -> dict[int, list[torch.fx.Node]]:
     """Return the nodes of each stage, in order: even ones on the host, odd ones on the device.
 
-    A write is in no earlier stage than the reads before it, also those of the tensor's views.
+    A write comes in no earlier stage than earlier reads of the tensor or its views.
     """
     stage_of: dict[torch.fx.Node, int] = {}
     bases: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # which a node may share memory with
@@ -179,7 +178,8 @@ class _Stage:
 
     Attributes:
         function: runs the stage.
-        inputs: the nodes whose values it takes; for several, their values as one tensor.
+        inputs: the nodes whose values it receives; a tuple of nodes is passed as one stacked
+            tensor.
         outputs: the nodes whose values it returns.
     """
 
@@ -215,7 +215,7 @@ class _Stage:
 def _stack_scalars(
     part: torch.fx.GraphModule, inputs: Sequence[torch.fx.Node]
 ) -> list[torch.fx.Node | tuple[torch.fx.Node, ...]]:
-    """Make a device stage take the host's 0-dimensional tensors of a dtype as one.
+    """Make a device stage receive all 0-dimensional host tensors of a dtype as one tensor.
 
     Sending a tensor to the device takes some microseconds, and an optimizer may have one for each
     parameter.

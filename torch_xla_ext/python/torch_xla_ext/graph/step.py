@@ -1,4 +1,4 @@
-"""torch_xla_ext.capture: a function of XLA tensors, traced and compiled once, then replayed."""
+"""torch_xla_ext.capture traces and compiles a function of XLA tensors once, then replays it."""
 
 import functools
 import inspect
@@ -96,27 +96,27 @@ class CapturedStep(CopiedStep):
 
     @property
     def num_captures(self) -> int:
-        """The current replays."""
+        """The number of current replays."""
         return len(self._replays)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(args, kwargs, may_differ=True)
 
     def repeat(self, *args: Any) -> Any:
-        """Make a call like the previous one in this thread, since which Python is unchanged.
+        """Repeat this thread's previous call, if no Python state has changed since then.
 
-        Only the arguments are compared with the previous call's.
+        Only the arguments are compared with those of the previous call.
         """
         return self._call(args, {}, may_differ=False)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Trace and compile the program of a call with these arguments, without running it.
 
-        In a block of torch_xla_ext.parallel_compilation another thread compiles it.
+        In a block of torch_xla_ext.parallel_compilation, another thread compiles the program.
 
         Raises:
-            CaptureError: as a call, and for a function that makes or changes Python objects, such
-                as an optimizer's state, in its first call: that call has been made then.
+            CaptureError: as for a call. Also if the function makes or changes Python objects in its
+                first call, such as an optimizer's state: then that call has been made.
         """
         if getattr(_tracing, "active", False):
             raise CaptureError(f"{self._name}.prepare() is called by a captured function")
@@ -235,9 +235,9 @@ class CapturedStep(CopiedStep):
         again: TraceFingerprint | None = None,
         compiler: Compiler | None = None,
     ) -> Replay:
-        """Trace the function; if it reads a value, once more as torch.compile would.
+        """Trace the function; if it reads a value, trace again with is_compiling() true.
 
-        Libraries read values, such as whether a mask is all ones, unless they are compiled.
+        Libraries read values, such as whether a mask is all ones, only while nothing compiles them.
         """
         global _trace_runs
         _tracing.active = _trace_runs = True
@@ -274,7 +274,7 @@ class CapturedStep(CopiedStep):
         )
 
     def _is_verified(self, replay: Replay, call: int) -> bool:
-        """Return whether the call is traced again, as calls 2, 4, 8 and so on are."""
+        """Return whether this call is traced again; calls 2, 4, 8 and so on are."""
         return replay.fingerprint is not None and (self._verify_all or not call & (call - 1))
 
     def _run_verified(
@@ -286,7 +286,7 @@ class CapturedStep(CopiedStep):
         arguments: list[torch.Tensor],
         views: list[int],
     ) -> Any:
-        """Trace the call again, and compare.
+        """Trace the call again, and compare the trace with the replay's.
 
         A trace has the step's effects on Python, like any capture, so it replaces a call of the
         function. Its effects on tensors are undone and left to the replay.
@@ -316,8 +316,9 @@ class CapturedStep(CopiedStep):
         if calls > 3 and not self._verify_all:
             replayed = f". Calls after call {calls // 2} of this capture replayed the older program"
         raise CaptureError(
-            f"{self._name} was traced again, to verify its replays, and {difference}; but nothing "
-            "that capture compares at each call has changed. Pass what changes as an argument, "
+            f"{self._name} was traced again, to verify its replays, and {difference}, although "
+            "nothing that capture compares at each call has changed. Pass what changes as an "
+            "argument, "
             f"best as a tensor on the device{replayed}"
         )
 

@@ -1,4 +1,4 @@
-"""Names, copies, views and shardings of a captured step's tensors."""
+"""Helpers for names, copies, views and shardings of a captured step's tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _XLAC = torch_xla._XLAC
 
 
 class Description(NamedTuple):
-    """The properties of an argument that a program depends on, for messages."""
+    """The properties of an argument that a program depends on, described for messages."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -38,7 +38,7 @@ class Description(NamedTuple):
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy with a view's strides in PyTorch, which contiguous() asks for."""
+    """Return a copy that keeps a view's strides in PyTorch, which contiguous() checks."""
     with torch.no_grad():
         copy = tensor.clone().requires_grad_(tensor.requires_grad)
     if (strides := _XLAC._xla_strides([tensor])) is not None:
@@ -88,7 +88,7 @@ def clone_of(tensor: torch.Tensor, sharding: _XLAC.OpSharding | None) -> torch.T
 def view_of(
     tensor: torch.Tensor, root: torch.Tensor
 ) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """Return a view of `root` in the form of `tensor`; None if they do not share a storage."""
+    """Return a view of `root` with the form of `tensor`; None if they do not share a storage."""
     if tensor is root:
         return lambda other: other
     if _XLAC._xla_capture_is_view(root) or tensor.dtype != root.dtype:

@@ -37,7 +37,7 @@ class NotRepeatableError(Exception):
 
 
 class DisturbedError(NotRepeatableError):
-    """A refused event, `name`, happened during the trace, perhaps in another thread."""
+    """An event that capture refuses happened during the trace, perhaps in another thread."""
 
 
 class Tracer:
@@ -45,13 +45,14 @@ class Tracer:
 
     Args:
         leaves: the flattened arguments.
-        views: indices of the tensors among them that are views and share memory with no other
-            argument. Their offset in the base may differ at each call, so the step gets a copy of
-            each, which is copied back if it was written.
-        check_python: whether the function may read, and must not change, Python objects.
+        views: indices of the arguments that are views and share memory with no other argument.
+            Their offset in the base may differ at each call, so the step receives a copy of each,
+            which is copied back if it was written.
+        check_python: whether to record the Python objects that the function reads, and refuse
+            changes to them.
         again: the fingerprint of an earlier trace, with which this one is compared. Numbers from
             the host are then constants, and process-wide counters are not checked.
-        is_verified: whether the fingerprint is compared with that of a later trace.
+        is_verified: whether the fingerprint will be compared with that of a later trace.
         as_compiling: whether torch.compiler.is_compiling() is true for the function.
         compiler: compiles the program while the caller continues; without it, `run` does.
     """
@@ -216,7 +217,7 @@ class Tracer:
             raise NotRepeatableError(name, self._as_lazy(outputs), remedy)
 
     def _change(self, executed: watch.ExecutedCode, outputs: Any) -> tuple[str, str | None] | None:
-        """Return the state other than tensors that the function changed, and the remedy."""
+        """Return which state other than tensors the function changed, and the remedy."""
         moved = self._state.moved()
         changed = self._changed_python(executed)
         if moved:
@@ -237,7 +238,7 @@ class Tracer:
         return pytree.tree_map(lambda leaf: originals.get(id(leaf), leaf), outputs)
 
     def _changed_python(self, executed: watch.ExecutedCode) -> str | None:
-        """Return the changed state other than tensors; add the function's globals to the guards."""
+        """Return which non-tensor state changed; add the function's globals to the guards."""
         names: set[str] = set()
         strings: set[str] = set()
         by_strings = False
@@ -257,7 +258,7 @@ class Tracer:
         return self._state.difference() or executed.changed_global()
 
     def run(self) -> Replay:
-        """Return a replay.
+        """Trace and compile the function, and return a replay.
 
         Raises:
             NotRepeatableError: the function changed Python objects; `outputs` are its
@@ -313,7 +314,7 @@ class Tracer:
         return Plans(self._known, self._by_id, storages, self._gradients, self._saved, existing)
 
     def _compile(self, outputs: Any) -> Callable[[], Replay]:
-        """Compile the program; return a function that makes the replay once the trace is undone."""
+        """Compile the program; return a function that makes the replay when the trace is undone."""
         saved, known = self._saved, self._known
         written = [
             numbers[0]
@@ -334,7 +335,7 @@ class Tracer:
         return lambda: self._replay(key, text, lowered, sources, written, new, returned, gradients)
 
     def _find_sources(self, lowered: InPlaceProgram) -> list[tuple[Source, int]]:
-        """Return the source of each parameter; for STATE also the known tensor's index."""
+        """Return each parameter's source, and for STATE the known tensor's index."""
         by_address = {
             self._saved.data_address(self._known[numbers[0]].tensor): numbers[0]
             for numbers in self._by_storage.values()

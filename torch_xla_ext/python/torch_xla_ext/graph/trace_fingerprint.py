@@ -1,8 +1,8 @@
-"""Trace fingerprints, which compare a later trace of a step with an earlier one.
+"""Compare a later trace of a step with an earlier one, by fingerprints.
 
-Guards compare Python's state by names, and no list of names is complete. A program is: the effect
-of the step's Python code on tensors is the program with its constants, the tensors that it reads
-and writes, and its results.
+Guards compare Python state by name, and no list of names is complete. A program is complete: the
+effect of the step's Python code on tensors is the program with its constants, the tensors that it
+reads and writes, and its results.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class TraceFingerprint:
     """The fingerprint of one trace.
 
     Attributes:
-        program: the hash of its operations.
-        parameters: the kind of each one's source, with an index or a tensor.
-        names: of the parameters.
+        program: the hash of the program's operations.
+        parameters: the kind of each parameter's source, with an index or a tensor.
+        names: the parameters' names.
         constants: tensors that the step moved to the device, with their lines of code.
         operations: the calls of torch that the step made.
-        text: the operations of the program, those of the backward pass among them.
+        text: the program's operations, including those of the backward pass.
         as_compiling: whether torch.compiler.is_compiling() was true.
     """
 
@@ -96,7 +96,7 @@ class TraceFingerprint:
     as_compiling: bool
 
     def difference(self, other: TraceFingerprint) -> str | None:
-        """Return how a replay of this trace would differ from a replay of the other one."""
+        """Describe how a replay of this trace would differ from one of `other`, or return None."""
         if self.program != other.program:
             return self._other_operation(other) or "its operations differ"
         mine, others = self._sources(), other._sources()

@@ -1,6 +1,6 @@
-"""Programs made from a trace, which write new values of tensors into these tensors' buffers.
+"""Make a program from a trace; it writes new values of tensors into the tensors' buffers.
 
-A captured step is one (step.py), and so is a graph of torch.compile (compiled_graph.py).
+Captured steps (step.py) and graphs of torch.compile (compiled_graph.py) become such programs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _XLAC = torch_xla._XLAC
 
 
 class Source(enum.IntEnum):
-    """The origin of a program's parameter: csrc/graph/program.h's Source::Kind."""
+    """The origin of a program's parameter, as Source::Kind in csrc/graph/program.h."""
 
     ARGUMENT = 0
     STATE = 1
@@ -33,9 +33,9 @@ class Source(enum.IntEnum):
 
 @contextlib.contextmanager
 def same_seed() -> Iterator[None]:
-    """Keep the seed of the device's random numbers at the ends of steps.
+    """In a block, keep the device's random seed when a step ends.
 
-    The call that compiles then draws the same numbers as later calls.
+    The call that compiles then draws the same random numbers as later calls.
     """
     seed = _XLAC._xla_get_rng_seed()
     try:
@@ -45,10 +45,10 @@ def same_seed() -> Iterator[None]:
 
 
 class Trace:
-    """A trace's changes to tensors and to the device's random seed, and their undoing.
+    """Undoes a trace's changes to tensors and to the device's random seed.
 
     Attributes:
-        saved: the values of tensors from before the trace, an _XlaSavedState.
+        saved: the tensors' values before the trace, an _XlaSavedState.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -61,7 +61,7 @@ class Trace:
         self._seed = _XLAC._get_base_seed_as_tensor(str(torch_xla.device()))
 
     def undo(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Give tensors their earlier values, and sync `tensors` with their bases."""
+        """Restore the earlier values, and update `tensors` from their bases."""
         self.saved.restore()
         for tensor in tensors:
             torch._sync(tensor)
@@ -77,9 +77,9 @@ class Trace:
 
         Args:
             program: the traced program.
-            source_of: the source of the data at an address, if the caller knows it.
-            check_other: raises if an unknown parameter cannot be a constant; with the seed's id, if
-                the trace may not set the seed.
+            source_of: returns the source of the data at an address, or None.
+            check_other: raises if a parameter without a source cannot be a constant; called with
+                the seed's id, it raises if the trace may not set the seed.
         """
         seed = _XLAC._xla_capture_data_address(self._seed)
         sources: list[tuple[Source, int]] = []
@@ -101,7 +101,7 @@ class Trace:
 
 
 def keep_shardings(written: Sequence[torch.Tensor], saved: object) -> None:
-    """Mark a new value without a sharding with that of the tensor's former value.
+    """Mark a new value that has no sharding with that of the tensor's former value.
 
     ``cache[:] = value`` makes such a value. XLA would choose a sharding that the program's next run
     does not accept.
@@ -125,10 +125,10 @@ class InPlaceProgram:
 
     Attributes:
         results: the new values of `written`, then `new`.
-        parameters: a tensor for each of its parameters.
+        parameters: a tensor for each of the program's parameters.
         ids: these tensors' ids, -1 for a constant.
         parameter_indices: the index of the former value of each of `written`.
-        compilation: ends when the program is compiled; None if `compile` has waited for that.
+        compilation: a future that ends when the program is compiled; None if `compile` has waited.
     """
 
     compilation: Future[None] | None = None

@@ -1,4 +1,4 @@
-"""Watch a step while it is traced: tensors that it uses, and what a replay cannot repeat."""
+"""Watch a step while it is traced: record the tensors that it uses, refuse unrepeatable effects."""
 
 import contextlib
 import cProfile
@@ -59,7 +59,7 @@ _RESHAPES = {
 
 
 def is_on_device(value: Any) -> bool:
-    """Return whether a value is an XLA tensor with data, unlike some that PyTorch traces with."""
+    """Return whether a value is an XLA tensor with data, unlike some of PyTorch's traces."""
     return (
         isinstance(value, torch.Tensor)
         and value.device.type == "xla"
@@ -68,7 +68,7 @@ def is_on_device(value: Any) -> bool:
 
 
 def _leaves(args: tuple, kwargs: dict[str, Any]) -> list[Any]:
-    """Return the leaves of an operation's arguments, quickly because these are seldom nested."""
+    """Return the leaves of an operation's arguments; fast, because these are seldom nested."""
     values = [*args, *kwargs.values()]
     nested = any(isinstance(value, (list, tuple, dict)) for value in values)
     return pytree.tree_leaves(values) if nested else values
@@ -80,7 +80,7 @@ class Calls:
 
     Attributes:
         operations: the calls, in their order.
-        locations: the lines that moved data to the device, by its address.
+        locations: the lines of code that moved data to the device, by the data's address.
         made: the tensors that the calls returned.
         read: the tensors that the last read of a number on the host may have read.
     """
@@ -95,8 +95,8 @@ class WatchedTensors(TorchFunctionMode):
     """A watch that calls `see` with each XLA tensor before torch uses it.
 
     It refuses operations that read a value on the host, which a replay would not repeat. `name_of`
-    returns the tensor's name, if it is known. A factor that torch would read, such as the learning
-    rate of SGD, stays on the device.
+    returns a tensor's name, if it is known. A factor that torch would read on the host, such as
+    SGD's learning rate, stays on the device.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class WatchedTensors(TorchFunctionMode):
             self._see(tensor)
         if name in _RESHAPES and tensors and (known := self._known_name(tensors[0])):
             raise CaptureError(
-                f"{name}() changes the shape of {known}, which a replay would not do: make another "
+                f"{name}() changes the shape of {known}, which a replay would not do: make a new "
                 f"tensor of it, with {_RESHAPES[name]}()"
             )
         if name == "__get__":  # an attribute, such as shape
@@ -271,10 +271,10 @@ def describe(tensor: torch.Tensor) -> str:
 
 @contextlib.contextmanager
 def answers_as_compiling() -> Iterator[None]:
-    """Make torch.compiler.is_compiling() true in this thread, except for PyTorch's own code.
+    """Make torch.compiler.is_compiling() true in this thread, except in PyTorch's own code.
 
     Libraries check it before they read a value: `if not is_compiling() and mask.all()`. PyTorch's
-    own code is excepted: its optimizers would compute with other roundings.
+    own code is excepted, because its optimizers would then round differently.
     """
     original, tracing = torch.compiler.is_compiling, threading.get_ident()
 
@@ -290,7 +290,7 @@ def answers_as_compiling() -> Iterator[None]:
 
 @contextlib.contextmanager
 def syncs_refused() -> Iterator[None]:
-    """Refuse syncs in this thread and in autograd's; a read computes only its value."""
+    """Refuse torch_xla.sync() in this thread and in autograd's; a read computes only its value."""
     tracing = threading.get_ident()
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -298,8 +298,8 @@ def syncs_refused() -> Iterator[None]:
             if threading.get_ident() != tracing and torch._C._current_autograd_node() is None:
                 return original(*args, **kwargs)
             raise CaptureError(
-                "the function calls torch_xla.sync(), or something that does; a captured step is "
-                "one program and runs as a whole: remove the call"
+                "the function calls torch_xla.sync(), directly or indirectly; a captured step is "
+                "one program: remove the call"
             )
 
         return call
@@ -367,12 +367,12 @@ def transfers_refused(calls: Calls) -> Iterator[None]:
 
 
 class ExecutedCode:
-    """Gather the code that runs in a thread, within `with self.in_this_thread()`.
+    """Collects the code that a thread runs within `with self.in_this_thread()`.
 
-    Code that an import runs is left out: the next call finds the module, and runs none of it.
+    Code that an import runs is left out: in the next call the module is imported already.
 
     Attributes:
-        codes: the code, with its globals.
+        codes: the code objects, with their globals.
     """
 
     def __init__(self) -> None:

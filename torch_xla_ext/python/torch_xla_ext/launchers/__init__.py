@@ -1,1 +1,1 @@
-"""Existing kernels as parts of XLA programs: docs/launchers.md."""
+"""Run existing kernels inside XLA programs (docs/launchers.md)."""

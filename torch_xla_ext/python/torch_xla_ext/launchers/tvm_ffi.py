@@ -1,4 +1,4 @@
-"""TVM-FFI functions as custom-call targets: `register_kernel` and `tvm_ffi_call`."""
+"""Use TVM-FFI functions as custom-call targets: `register_kernel` and `tvm_ffi_call`."""
 
 import importlib.util
 import os
@@ -51,9 +51,10 @@ def register_tvm_ffi_kernel(
             arguments="out x weight eps pdl",
         )
 
-    The function must write its results to tensors that it is passed, as FlashInfer's do. It gets
-    XLA's stream and memory from TVM-FFI's environment. Tensors are row-major. With a signature,
-    calls are checked against it, and `define_operator` can define an operator for the target.
+    The function must write its results to tensors among its arguments, as FlashInfer's do.
+    TVM-FFI's environment provides XLA's stream and memory to it. Tensors are row-major. With a
+    signature, calls are checked against it, and `define_operator` can define an operator for the
+    target.
 
     Args:
         name: the target.
@@ -61,10 +62,10 @@ def register_tvm_ffi_kernel(
             as the result of CuTe-DSL's ``cute.compile(…, options="--enable-tvm-ffi")``.
         platform: where the function's tensors are: "CUDA", or "Host" for the CPU.
         symbol: the function's name in the library; by default the target's.
-        arguments: the function's arguments in order, as a list or as words: ``args`` (all
-            operands), ``rets`` (all results), ``args.0`` and ``rets.1`` (one of them),
+        arguments: the function's arguments in order, as a list or a space-separated str: ``args``
+            (all operands), ``rets`` (all results), ``args.0`` and ``rets.1`` (one of them),
             ``attrs.eps`` (an attribute of the call: a bool, int, float, str or list of numbers),
-            and ``none`` (None). With a signature: its names. By default operands, results and
+            and ``none`` (None). With a signature: the names in it. By default operands, results and
             parameters, in this order; a result in an operand's buffer is passed once.
         signature: the operands and results, as in kernel.h, without the target's name.
         parameters: with a signature, the other arguments: ``"eps: f64, mode: str"``.
@@ -118,9 +119,9 @@ def tvm_ffi_call(
         add = cute.compile(add, …, options="--enable-tvm-ffi")  # add(x, y, out, factor)
         (total,) = tvm_ffi_call(add, x, y, 2.0, outputs={2: x})
 
-    The function is called as by a target of `register_kernel`. Stored programs, and programs of
-    several processes, need a target of `register_kernel` instead, whose name is the same
-    everywhere.
+    The function is called as if `register_kernel` had registered it. Stored programs, and programs
+    of several processes, need `register_kernel` instead, because they need a target whose name is
+    the same everywhere.
 
     Args:
         function: a tvm_ffi.Function, or an object that wraps one, such as the result of
@@ -128,17 +129,17 @@ def tvm_ffi_call(
         args: its arguments without the outputs: XLA tensors, at least one, bools, ints, floats,
             strs, lists of numbers, and None.
         outputs: descriptions of the results, each a tensor or (shape, dtype), by their positions
-            among the function's arguments; a list is for the last ones. The function gets them
+            among the function's arguments; a list is for the last ones. The function receives them
             uninitialized.
         aliases: the positions, among the function's arguments, of the tensors that it writes to.
             XLA copies a tensor that is also used elsewhere.
-        cuda_graph: as of `register_kernel`.
+        cuda_graph: as in `register_kernel`.
         sharding_rule: the dimensions of sharded tensors that devices may share, as in
-            `define_operator`: of all tensors among `args`, and of what the call returns. Each
-            device calls the function with its parts. Numbers are the same on all devices: one that
-            depends on a size that may be divided is given as a function of the list of all
-            arguments, outputs too, with ArrayType for tensors: ``lambda args: args[0].shape[0]``.
-            Without it, sharded tensors are gathered.
+            `define_operator`: of all tensors among `args`, and of the call's results. Each device
+            calls the function with its parts. Numbers are the same on all devices; pass a number
+            that depends on a divided size as a function of the list of all arguments, including
+            outputs, with ArrayType for tensors: ``lambda args: args[0].shape[0]``. Without it,
+            sharded tensors are gathered.
 
     Returns:
         The results, followed by the new values of the tensors that `aliases` names. They have no
@@ -147,7 +148,8 @@ def tvm_ffi_call(
     Raises:
         ImportError: apache-tvm-ffi is not installed.
         TypeError, ValueError: a wrong argument.
-        RuntimeError: when the results are read, if the function failed; the text is the function's.
+        RuntimeError: when the results are read, if the function failed; with the function's
+            message.
     """
     if not isinstance(outputs, Mapping):
         outputs = dict(enumerate(outputs, len(args)))
@@ -261,7 +263,7 @@ def _words(name: str, arguments: str | Sequence[str] | None, schema: Schema | No
 
 
 def _load_runtime(name: str) -> None:
-    """Load libtvm_ffi, without the Python package, which may compile things when imported."""
+    """Load libtvm_ffi without importing the Python package, which may compile extensions."""
     spec = importlib.util.find_spec("tvm_ffi")
     folders = spec.submodule_search_locations if spec is not None else None
     files = [Path(folder, "lib", "libtvm_ffi.so") for folder in folders or ()]
@@ -291,7 +293,8 @@ def _handle(name: str, library: object, symbol: str | None) -> int:
             raise TypeError(f"custom-call target {name!r}: symbol requires a library's path")
         if not library.__chandle__():
             raise ValueError(
-                f"custom-call target {name!r}: the function is compiled for another architecture"
+                f"custom-call target {name!r}: the function was compiled for another GPU "
+                "architecture"
             )
         return library.__chandle__()
     if not isinstance(library, (str, os.PathLike)):

@@ -1,4 +1,4 @@
-"""Calls of an operator whose kernel is a `cuda_kernel`."""
+"""Call operators whose kernel was made with `cuda_kernel`."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ class CudaKernelCall(KernelCall):
             checked.args[name].copy_(results[result])
 
     def _reference(self, checked: Checked, least: int) -> list[torch.Tensor]:
-        """Return the reference's results; it does not compute the kernel's workspaces."""
+        """Return the reference's results, without the kernel's workspaces."""
         tensors = [checked.args[name] for name in self.operands]
         types = [ArrayType(tuple(shape), dtype) for shape, dtype in checked.results]
         return self.kernel.calls.operator_results(tensors, types, checked.parameters, least)

@@ -30,7 +30,7 @@ _registered: set[tuple[str, str, str]] = set()
 
 
 class KernelCall(OperatorCall):
-    """An operator, and how its kernel is called."""
+    """Calls the kernel of an operator, on each kind of device."""
 
     def check_declaration(self, where: str) -> None:
         if callable(self.sharding_rule):
@@ -44,7 +44,7 @@ class KernelCall(OperatorCall):
         """Return the sharding rule for a call with these arguments.
 
         Raises:
-            TypeError, ValueError: it does not fit the operator.
+            TypeError, ValueError: the rule does not fit the operator.
         """
         text = self.sharding_rule
         if callable(text):
@@ -135,7 +135,7 @@ class KernelCall(OperatorCall):
 
     @property
     def cached_environment(self) -> Sequence[str] | None:
-        """The environment variables that `prepared` depends on; None if they are not known."""
+        """The environment variables that `prepared` depends on; None if they are unknown."""
         rule = self.sharding_rule if callable(self.sharding_rule) else None
         functions = (self.check, self.attributes, self.sizes, self.results, self.payload, rule)
         if self.environment is None and any(function is not None for function in functions):
@@ -189,7 +189,7 @@ class KernelCall(OperatorCall):
         return False
 
     def _with_copies(self, checked: Checked) -> Checked:
-        """Replace the arguments that the kernel writes to by copies."""
+        """Return the call with copies of the arguments that the kernel writes to."""
         contiguous = torch.contiguous_format
         copies = {
             name: checked.args[name].clone(memory_format=contiguous)
@@ -198,7 +198,7 @@ class KernelCall(OperatorCall):
         return checked._replace(args=checked.args | copies)
 
     def _run(self, platform: str, checked: Checked, stream: int = 0) -> Sequence[torch.Tensor]:
-        """Run the kernel without XLA, and write to the arguments that it writes to."""
+        """Run the kernel without XLA, and update the arguments that it writes to."""
         args, inputs = checked.args, self._inputs(checked.args)
         results = [
             args[self.in_place[i]]
@@ -222,9 +222,10 @@ class KernelCall(OperatorCall):
         results: Sequence[torch.Tensor],
         stream: int,
     ) -> None:
-        """Run it with arrays in the layouts of the signature, and `results` row-major.
+        """Run the kernel with arrays in the signature's layouts; `results` are row-major.
 
-        The target's function gets such an array as a tensor with its dimensions in memory order.
+        The target's function receives such an array as a tensor with its dimensions in memory
+        order.
         """
         layouts = self.schema.operand_layouts([checked.args[name] for name in self.operands])
         ordered = [_permuted(each, layouts.get(i)) for i, each in enumerate(operands)]
@@ -266,7 +267,7 @@ class KernelCall(OperatorCall):
 
 
 def _permuted(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
-    """Return a contiguous tensor with its dimensions in this order; unchanged if it is None."""
+    """Return a contiguous tensor with its dimensions in `order`; the tensor itself for None."""
     return tensor if order is None else tensor.permute(*order).contiguous()
 
 

@@ -31,8 +31,8 @@ def check(call: OperatorCall, rule: rules.Rule) -> None:
                 continue
             if len(dim) == 1 and sizes.setdefault(dim[0], size.text) != size.text:
                 raise ValueError(
-                    f"sharding_rule {rule.text!r}: {dim[0]} is {sizes[dim[0]]} of the signature, "
-                    f"and {size.text} of {name}"
+                    f"sharding_rule {rule.text!r}: {dim[0]} stands for the signature's "
+                    f"{sizes[dim[0]]}, but for {size.text} in {name}"
                 )
 
 

@@ -1,6 +1,6 @@
-"""The processes of a program with ``PJRT_DEVICE=CUDA``; xla_kernels.plugin finds the plugin.
+"""Start and watch the processes of a program with ``PJRT_DEVICE=CUDA``.
 
-This module is public: integrations use it to start and watch processes.
+This module is public. (xla_kernels.plugin finds the PJRT plugin.)
 """
 
 import torch_xla
@@ -11,5 +11,5 @@ __all__ = ["connect", "lost_process"]
 
 
 def lost_process() -> str:
-    """Return a sentence that names the lost process of the program; "" while there is none."""
+    """Return a sentence that names a process that the program has lost; "" if it lost none."""
     return torch_xla._XLAC._xla_lost_process()

@@ -1,4 +1,4 @@
-"""Rendezvous of the processes of one program before they create clients, and their shutdown.
+"""Make the processes of one program meet before they create clients, and again at exit.
 
 XLA's coordinator runs in the process of rank 0, and waits an hour for a process that does not
 start. So the processes first meet in a torch.distributed.TCPStore, torchrun's own if there is one.
@@ -40,7 +40,7 @@ def prepare(environ: Mapping[str, str]) -> None:
     """Wait until all processes have started, and make them wait for each other at exit.
 
     Args:
-        environ: that of `connect`, and TORCH_XLA_EXT_EXIT_TIMEOUT (60), in seconds.
+        environ: the variables of `connect`, and TORCH_XLA_EXT_EXIT_TIMEOUT (60), in seconds.
 
     Raises:
         CudaRuntimeError, ValueError: as `connect`, or XLA_COORDINATOR_PORT is taken.
@@ -57,12 +57,13 @@ def prepare(environ: Mapping[str, str]) -> None:
 
 
 def connect(environ: Mapping[str, str]) -> Store:
-    """Return the store of all processes, when they have started. Later calls return the same.
+    """Wait until all processes have started, and return their store, the same on each call.
 
     Args:
-        environ: that of `options.Processes`; MASTER_ADDR, the host of rank 0; XLA_COORDINATOR_PORT
-            (8547), on that host; MASTER_PORT, the port of torchrun's store, which is otherwise the
-            next one after XLA_COORDINATOR_PORT; TORCH_XLA_EXT_START_TIMEOUT (300), in seconds.
+        environ: the variables of `options.Processes`; MASTER_ADDR, the host of rank 0;
+            XLA_COORDINATOR_PORT (8547), on that host; MASTER_PORT, the port of torchrun's store,
+            which is otherwise the next one after XLA_COORDINATOR_PORT; TORCH_XLA_EXT_START_TIMEOUT
+            (300), in seconds.
 
     Raises:
         CudaRuntimeError: ranks and counts do not fit together, a port is taken, or a process has
@@ -102,14 +103,14 @@ def connect(environ: Mapping[str, str]) -> Store:
 
 
 def agreed(key: str, choose: Callable[[], str]) -> str:
-    """Return the choice of the program's first process that asks.
+    """Return the choice of the process that asks first.
 
     Args:
         key: identifies the choice; the same in all processes.
-        choose: called in that process.
+        choose: makes the choice, in the process that asks first.
 
     Raises:
-        RuntimeError: its choice failed there, or takes longer than the store's timeout.
+        RuntimeError: `choose` failed in another process, or takes longer than the store's timeout.
     """
     store = _stores.get(os.getpid())
     if store is None or Processes.from_environ(os.environ).count == 1:

@@ -1,1 +1,1 @@
-"""Custom-call targets: platforms, registration, and the libraries that functions come from."""
+"""Register custom-call targets, by platform, from the libraries with their functions."""

@@ -1,4 +1,4 @@
-"""Handlers of an FFI target, and the types of their states."""
+"""Find the handlers of an FFI target, by stage, and register the types of their states."""
 
 import ctypes
 from collections.abc import Callable, Mapping
@@ -78,7 +78,7 @@ def _handlers_of_bundle(name: str, address: int, what: str) -> dict[str, int]:
 
 
 def checked(name: str, found: Mapping[str, object]) -> dict[str, object]:
-    """Return the handlers that are not None. Raises ValueError if their stages are wrong."""
+    """Return the handlers that are not None; raise ValueError for wrong stages."""
     for stage in found:
         if stage not in STAGES:
             known = "; a target's stages are " + ", ".join(map(repr, STAGES))
@@ -132,13 +132,13 @@ def register_ffi_type(
 ) -> None:
     """Register the type of the state that an FFI target's handlers share.
 
-    A type is registered before a program that uses it is compiled. Registering the same type
-    again does nothing.
+    Register a type before a program that uses it is compiled. Registering the same type again does
+    nothing.
 
     Args:
         name: any name; no other type may have it.
         type_id: the state's ``static XLA_FFI_TypeId id``: a PyCapsule with its address, the
-            address, or a ctypes function that returns it. Or, as JAX takes it, a dictionary
+            address, or a ctypes function that returns the address. Or, as in JAX, a dictionary
             {"type_id": …, "type_info": …}.
         type_info: the XLA_FFI_TypeInfo that headers of XLA's FFI 0.2 and newer make, given in
             the same ways.
@@ -146,9 +146,9 @@ def register_ffi_type(
 
     Raises:
         TypeError: an argument has a wrong type.
-        ValueError: the name is empty or that of another type, the platform is unknown, an address
-            is not that of data, or the dictionary has other keys.
-        RuntimeError: XLA or the GPU plug-in refuses the type.
+        ValueError: the name is empty or belongs to another type, the platform is unknown, an
+            address does not point to data, or the dictionary has other keys.
+        RuntimeError: XLA or the PJRT plugin refuses the type.
     """
     if not isinstance(name, str):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Registration of a kernel: of all its entries, or of a function of another ABI."""
+"""Register a kernel: all its entries, or a function with another ABI."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -37,13 +37,13 @@ def register_kernel(
         name: the target: the name in the kernel's signature.
         library: the path of the shared library.
         abi: "kernel.h" or "tvm-ffi".
-        sharding_rule: that of each custom_call of the target that has none itself.
+        sharding_rule: the default for custom_calls of the target that pass none.
         options: for "tvm-ffi", the function's platform, symbol, arguments, signature, parameters
             and cuda_graph.
 
     Returns:
         The registered targets: for each platform in the library, the untyped and the FFI entry, or
-        only the latter if it returns bundles.
+        only the FFI entry if the library returns bundles.
 
     Raises:
         As register_custom_call; also AttributeError if the library has no kernel of this name.

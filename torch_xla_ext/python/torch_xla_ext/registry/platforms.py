@@ -1,4 +1,4 @@
-"""The platforms and APIs of targets, with their names in XLA, torch_xla and PyTorch."""
+"""Names of the targets' platforms and APIs in XLA, torch_xla and PyTorch."""
 
 from typing import NamedTuple
 
@@ -7,8 +7,9 @@ class Platform(NamedTuple):
     """The names of an XLA platform.
 
     Attributes:
-        device_type: torch_xla's, as in PJRT_DEVICE; also the dispatch key of PyTorch's own tensors.
-        text: in error messages.
+        device_type: torch_xla's name, as in PJRT_DEVICE; also the dispatch key of PyTorch's own
+            tensors.
+        text: the name in error messages.
     """
 
     device_type: str
@@ -16,11 +17,11 @@ class Platform(NamedTuple):
 
 
 class Api(NamedTuple):
-    """An API, with the numbers that XLA gives to it.
+    """An API of custom calls, with XLA's numbers for it.
 
     Attributes:
-        call_version: a call's, xla::CustomCallApiVersion.
-        registered_version: a function's, as XLA numbers APIs in registrations.
+        call_version: the xla::CustomCallApiVersion of a call.
+        registered_version: the API version with which XLA registers functions.
     """
 
     call_version: int
@@ -43,5 +44,5 @@ _BY_DEVICE_TYPE = {platform.device_type: name for name, platform in PLATFORMS.it
 
 
 def platform_of(device_type: str) -> str | None:
-    """Return XLA's platform for a torch_xla device type; None if it has no kernels."""
+    """Return XLA's platform for a torch_xla device type; None if kernels cannot run there."""
     return _BY_DEVICE_TYPE.get(device_type)

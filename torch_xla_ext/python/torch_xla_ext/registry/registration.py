@@ -1,4 +1,4 @@
-"""Registration of custom-call targets from shared libraries."""
+"""Register functions of shared libraries as custom-call targets."""
 
 import ctypes
 import os
@@ -27,7 +27,7 @@ class Target(NamedTuple):
 
     @property
     def function(self) -> str:
-        """The function that calls run from now on: its address, symbol and library, if known."""
+        """Describe the function that new calls run: its address, symbol and library, if known."""
         return _XLAC._xla_custom_call_function(*self)
 
 
@@ -67,10 +67,10 @@ def device_platform() -> str:
 
 
 def default_api(target: str) -> str:
-    """Return the default API for calls of `target`: "ffi" if an FFI function is registered.
+    """Return the API that calls of `target` use: "ffi" if an FFI function is registered.
 
-    XLA calls the untyped API legacy, and its GPU compiler puts only FFI calls into CUDA graphs.
-    But an untyped function that was registered after the FFI function replaces it.
+    XLA considers the untyped API legacy, and its GPU compiler puts only FFI calls into CUDA graphs.
+    But if an untyped function was registered after the FFI function, calls use the untyped one.
     """
     if not _is_text(target):
         return "untyped"
@@ -78,15 +78,15 @@ def default_api(target: str) -> str:
 
 
 def schema(target: str, api: str = "untyped") -> Schema | None:
-    """Return the schema of the kernel that calls of `target` run; None if it has none (kernel.h).
+    """Return the schema of the kernel that calls of `target` run; None without kernel.h.
 
-    It is the schema for the platform of this process's device.
+    The kernel is that for the platform of this process's device.
     """
     return _schemas.get(_current(target, device_platform(), api))
 
 
 def schema_of_any_platform(target: str) -> Schema | None:
-    """Return `schema` of a kernel that may be registered for another platform."""
+    """Return a target's schema, even if the kernel is only registered for another platform."""
     first = device_platform()
     for platform in sorted(PLATFORMS, key=lambda name: name != first):
         for api in APIS:
@@ -149,7 +149,7 @@ def register_custom_call(
 ) -> None:
     """Register a function as the custom-call target `name`.
 
-    It may be called before or after the client is created, and from several threads.
+    Call it before or after the client is created, from any thread.
 
     Registering another function under the same name takes effect immediately: calls that are traced
     from then on run it, and programs that were compiled before keep theirs. The same holds for a
@@ -169,11 +169,12 @@ def register_custom_call(
             handlers' state, which the library's function <name>TypeId returns, is registered, too,
             and so is, for "CUDA", a handler <name>Record of the stage "record".
         platform: "CUDA", or "Host" for the CPU.
-        api: "untyped", a function of API version 3, or "ffi", a handler of XLA's FFI. None:
-            "ffi" for what only that has, stages and command_buffer_compatible, else "untyped".
+        api: "untyped", a function of API version 3, or "ffi", a handler of XLA's FFI. By default
+            "ffi" if stages or command_buffer_compatible are given, which only it has, else
+            "untyped".
         command_buffer_compatible: the FFI handler only enqueues work on its stream, so that CUDA
-            graphs may capture it. A handler can also say so itself, by its traits.
-        sharding_rule: that of each custom_call of the target that has none itself.
+            graphs may capture it. A handler can also declare this itself, in its traits.
+        sharding_rule: the default for custom_calls of the target that pass none.
 
     Raises:
         FileNotFoundError: the library does not exist.
@@ -283,7 +284,7 @@ def add(
 
 
 def set_sharding_rule(name: str, rule: str | None) -> None:
-    """Set the sharding rule of this target's calls without one."""
+    """Set the sharding rule for calls of this target that pass none."""
     _sharding_rules[name] = rule
 
 
@@ -323,9 +324,9 @@ def _check_entry(name: str, symbol: str, platform: str, api: str) -> bool:
 
 
 def register_cuda_custom_call(name: str, library: object) -> None:
-    """Register the function `name` of `library` as the untyped CUDA target of that name.
+    """Register the function `name` of `library` as the untyped CUDA target `name`.
 
-    A shorthand for `register_custom_call`, with its arguments and errors.
+    This is a shorthand for `register_custom_call`, and raises the same errors.
     """
     register_custom_call(name, library, platform="CUDA", api="untyped")
 
@@ -348,12 +349,12 @@ def registered_targets(platform: str | None = None) -> list[Target]:
 
 
 def is_registered(name: str, platform: str, api: str) -> bool:
-    """Return whether XLA has such a target, including its own."""
+    """Return whether XLA has this target, which may be one of XLA's own."""
     return _is_text(name) and _XLAC._xla_has_custom_call_target(name, platform, api)
 
 
 def _is_text(name: str) -> bool:
-    """Return whether a name can be encoded in UTF-8: lone surrogates cannot."""
+    """Return whether a value is a str that UTF-8 can encode, without lone surrogates."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Calls in programs for several devices, and tensors on them (docs/distributed.md).
+"""Calls and tensors in programs for several devices (docs/distributed.md).
 
 `PeerMemory`, `is_marked`, `join` and `send` are public.
 """
@@ -41,7 +41,7 @@ def parts(
     operands: Sequence[Shape | None],
     results: Sequence[Shape],
 ) -> Parts[Value] | None:
-    """Return `function` of each possible part of a device; None for one device."""
+    """Return the results of `function` for each possible part; None for one device."""
     if num_devices() == 1:
         return None
     return Parts(function, rule, operands, results, num_devices())

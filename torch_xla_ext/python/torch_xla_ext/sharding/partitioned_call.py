@@ -1,4 +1,4 @@
-"""The calls that XLA divides among devices: its callbacks while it compiles a program.
+"""Answer XLA's questions about how to divide a call among devices, as it compiles a program.
 
 A program for several devices is traced as if there were one. XLA then decides how its arrays are
 sharded: it propagates the user's marks through all operations, forward and backward. For a call of
@@ -22,7 +22,7 @@ from torch_xla_ext.sharding.rule import Rule
 
 
 class LocalCall(NamedTuple):
-    """The elements of a call that depend on the shapes of its operands.
+    """The parts of a call that depend on the shapes of its operands.
 
     Attributes:
         shapes, dtypes: of all results of the kernel.
@@ -41,9 +41,9 @@ class PartitionedCall:
     Attributes:
         caller: the operator or target, in warnings and errors.
         rule: None for a call without one, which each device computes as a whole.
-        operands: by their names; None for one that is absent.
+        operands: the shapes by the operands' names; None for an absent operand.
         results: the shapes of the kernel's first results, which the rule names.
-        aliases: of results in an operand's buffer, the operand's number.
+        aliases: for each result that is written to an operand's buffer, the operand's index.
         local: the call for operands and results of these shapes. Raises ValueError or TypeError
             if the kernel refuses them.
         owner: the object that `local` belongs to. Equal calls of one owner are merged.
@@ -67,7 +67,7 @@ class PartitionedCall:
         """Return how the call is divided.
 
         Args:
-            operands: the shardings of those that are present.
+            operands: the shardings of the present operands.
             results: the shardings.
         """
         return plan.make(
@@ -94,16 +94,15 @@ class PartitionedCall:
 
 
 class DeviceCall(NamedTuple):
-    """The call of each device. C++ reads it (csrc/python/partitioning.cc).
+    """The call that each device makes; read by C++ (csrc/python/partitioning.cc).
 
     Attributes:
-        operand_shardings, operand_shapes: of the operands that are present.
-        result_sharding: of a tuple if there are several traced results.
-        result_shapes, result_dtypes: of all results of the kernel.
-        num_traced_results: how many of them the traced call has.
-        sums: of each traced result, the groups of devices whose results are to be added; none if
-            no results are.
-        payload: the kernel's, for these shapes.
+        operand_shardings, operand_shapes: those of the present operands.
+        result_sharding: the traced results' sharding, that of a tuple if there are several.
+        result_shapes, result_dtypes: those of all results of the kernel.
+        num_traced_results: how many results the traced call has.
+        sums: for each traced result, the groups of devices whose results must be added, if any.
+        payload: the kernel's payload for these shapes.
     """
 
     operand_shardings: Sequence[bytes]
@@ -136,14 +135,14 @@ def _register() -> None:
 
 
 def add(call: PartitionedCall, identity: tuple[object, ...]) -> str:
-    """Keep a call for XLA's callbacks.
+    """Store a call, so that XLA's callbacks find it.
 
     Args:
         identity: plain values that, with the call's own, distinguish it from others.
 
     Returns:
-        The call's name, the same in every process; "" if programs are for one device, which calls
-        the kernel itself.
+        The call's name, the same in every process; "" if programs run on one device, which calls
+        the kernel directly.
 
     Raises:
         ValueError: the arrays' sizes do not fit the rule.
@@ -236,7 +235,8 @@ def _local(call: PartitionedCall, made: Plan) -> LocalCall:
     """Return the call of one device.
 
     Raises:
-        ValueError, TypeError: the kernel refuses the shapes, or has other ones than the rule.
+        ValueError, TypeError: the kernel refuses the shapes, or its results' shapes do not fit the
+            rule.
     """
     results = _shapes(made.results)
     local = call.local(_shapes(made.operands), results)

@@ -1,4 +1,4 @@
-"""A call's arguments for each part of its arrays that a device may have.
+"""Compute a call's arguments for each part of its arrays that a device may have.
 
 Arguments that depend on shapes, such as a grid of blocks, are given as functions. A function cannot
 be part of a program's key, and the values that it reads may change before XLA compiles the program.
@@ -36,9 +36,9 @@ class Parts(Generic[Value]):
         """Call the function.
 
         Args:
-            function: of the operands' and the results' shapes. TypeError and ValueError say that
-                the kernel refuses them.
-            operands, results: the whole arrays'.
+            function: receives the operands' and the results' shapes. It raises TypeError or
+                ValueError if the kernel refuses them.
+            operands, results: the shapes of the whole arrays.
         """
         self._values: dict[tuple[Shapes, Shapes], Value | TypeError | ValueError] = {}
         for shapes in divisions(rule, operands, results, num_devices):
@@ -51,10 +51,10 @@ class Parts(Generic[Value]):
         return repr(self._values)
 
     def at(self, operands: Sequence[Array | None], results: Sequence[Array]) -> Value:
-        """Return the value for a device's part: arrays of these shapes.
+        """Return the function's result for a device with these parts of the arrays.
 
         Raises:
-            TypeError, ValueError: the function did.
+            TypeError, ValueError: the function raised this for the part.
         """
         value = self._values[_shapes(operands), _shapes(results)]
         if isinstance(value, (TypeError, ValueError)):

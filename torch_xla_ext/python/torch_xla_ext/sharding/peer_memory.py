@@ -1,4 +1,4 @@
-"""Memory of each device of the process that kernels on all its devices may read and write."""
+"""Allocate memory on each device that kernels on all devices of the process may access."""
 
 import ctypes
 
@@ -13,33 +13,35 @@ _ALREADY_ENABLED = 704  # CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 
 
 class PeerMemory:
-    """Memory on each device of a mesh, zeros at first, which all its devices may access.
+    """Zero-initialized memory on each device of a mesh, which all its devices may access.
 
-    XLA does not know of this memory: a kernel gets its addresses from an operand. It is never
+    XLA does not know of this memory: a kernel reads its addresses from an operand. It is never
     freed, because a program that has been launched may still use it.
 
     Attributes:
-        table: int64 [num_devices, 1 + num_devices], a row on each device, in the mesh's order: its
-            rank, and the memories' addresses by rank.
+        table: int64 [num_devices, 1 + num_devices], one row on each device, in the mesh's order:
+            the device's rank, then the addresses of all devices' memory by rank.
     """
 
     def __init__(self, mesh: xs.Mesh, num_bytes: int) -> None:
         """Allocate the memory.
 
         Args:
-            mesh: of one dimension, with the devices of this process alone.
+            mesh: has one dimension, and only devices of this process.
             num_bytes: on each device.
 
         Raises:
             ValueError: the mesh has more than one dimension.
-            RuntimeError: the devices are not of one process, the GPUs cannot access each other's
+            RuntimeError: there is more than one process, the GPUs cannot access each other's
                 memory, or an allocation failed.
         """
         if len(mesh.mesh_shape) != 1:
-            raise ValueError(f"expected a mesh of one dimension but got {mesh.mesh_shape}")
+            raise ValueError(
+                f"PeerMemory: expected a mesh with one dimension, but got {mesh.mesh_shape}"
+            )
         if xr.process_count() != 1:
             raise RuntimeError(
-                f"expected devices of one process but got those of {xr.process_count()}"
+                f"PeerMemory: expected one process, but the program has {xr.process_count()}"
             )
         devices = mesh.device_ids.tolist()
         allocate = _on_gpus if xr.device_type() == "CUDA" else _on_host
@@ -59,7 +61,7 @@ def _allocate_on_host(num_bytes: int) -> int:
     whole_pages = -(-num_bytes // 4096) * 4096  # as aligned_alloc demands
     address = libc.aligned_alloc(ctypes.c_size_t(4096), ctypes.c_size_t(whole_pages))
     if address is None:
-        raise RuntimeError(f"allocating {num_bytes} bytes on the host failed")
+        raise RuntimeError(f"PeerMemory: allocating {num_bytes} bytes on the host failed")
     ctypes.memset(address, 0, num_bytes)
     return address
 
@@ -74,7 +76,9 @@ def _on_gpus(devices: list[int], num_bytes: int) -> list[int]:
                 if peer == device:
                     continue
                 if not driver.can_access(device, peer):
-                    raise RuntimeError(f"GPU {device} cannot access the memory of GPU {peer}")
+                    raise RuntimeError(
+                        f"PeerMemory: GPU {device} cannot access the memory of GPU {peer}"
+                    )
                 driver.driver()(
                     "cuCtxEnablePeerAccess", contexts[peer], 0, allowed=(_ALREADY_ENABLED,)
                 )

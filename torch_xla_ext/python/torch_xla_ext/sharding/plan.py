@@ -1,4 +1,4 @@
-"""Plans a sharded call from its rule and its operands' shardings: the shard of each tensor."""
+"""Plan a sharded call from its rule and its operands' shardings: the shard of each tensor."""
 
 import os
 import warnings
@@ -23,8 +23,8 @@ class Array(NamedTuple):
     """An operand or result of a call.
 
     Attributes:
-        num_bytes: of the whole array.
-        sharding: an OpSharding's bytes; None if it has none.
+        num_bytes: the size of the whole array.
+        sharding: a serialized OpSharding; None if the array has none.
     """
 
     shape: Shape
@@ -36,8 +36,8 @@ class Shard(NamedTuple):
     """Each device's part of an array.
 
     Attributes:
-        sharding: an OpSharding's bytes.
-        shape: of the part.
+        sharding: a serialized OpSharding.
+        shape: the part's shape.
     """
 
     sharding: bytes
@@ -46,13 +46,13 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True)
 class Gather:
-    """An operand that has to be gathered, because the call cannot use its division.
+    """An operand that must be gathered, because the call cannot use its sharding.
 
     Attributes:
-        operand: its number.
+        operand: its index.
         sharding: a description of its sharding.
-        num_bytes: received by each device.
-        reason: why it has to be gathered.
+        num_bytes: the bytes that each device receives.
+        reason: why it must be gathered.
     """
 
     operand: int
@@ -66,11 +66,11 @@ class Plan:
     """The division of a call among the devices.
 
     Attributes:
-        operands: None for one that is absent.
-        results: of the results that the rule names.
-        is_divided: whether any factor is; else each device computes the whole.
-        sums: of each result the groups of devices whose results are to be added; () if none are.
-        gathers: the operands that have to be gathered before.
+        operands: the shards; None for an absent operand.
+        results: the shards of the results that the rule names.
+        is_divided: whether any factor is divided; if none is, each device computes the whole call.
+        sums: for each result, the groups of devices whose results must be added; () if none.
+        gathers: the operands that must be gathered first.
     """
 
     operands: tuple[Shard | None, ...]
@@ -94,7 +94,7 @@ def make(
     and results with another sharding, or with none, to the plan's.
 
     Args:
-        in_place: the numbers of operands that are written to.
+        in_place: the indices of the operands that are written to.
     """
     arrays = (*operands, *results)
     tilings = {
@@ -155,7 +155,7 @@ def check_sizes(rule: Rule, operands: Sequence[Shape | None], results: Sequence[
     """Check that the sizes of the whole arrays fit a rule.
 
     Raises:
-        ValueError: they do not.
+        ValueError: the sizes do not fit.
     """
     sizes = rule.sizes(operands)
     for result, (declared, shape) in enumerate(zip(rule.results, results, strict=True)):
@@ -171,11 +171,11 @@ def check_sizes(rule: Rule, operands: Sequence[Shape | None], results: Sequence[
 def _factors(
     rule: Rule, arrays: Sequence[Array | None], tilings: Mapping[int, Tiling]
 ) -> tuple[dict[str, tuple[int, Index]], dict[int, str]]:
-    """Return the division of factors, and why arrays must be resharded, by index.
+    """Return how factors are divided, and why arrays must be resharded, by index.
 
     Args:
         arrays: operands, then results.
-        tilings: of the divided arrays, by their indices; the first ones decide.
+        tilings: the divided arrays' tilings by index; earlier ones take precedence.
     """
     sizes = rule.sizes([array and array.shape for array in arrays[: len(rule.operands)]])
     declared = (*rule.operands, *rule.results)
@@ -303,7 +303,7 @@ def report(caller: str, operands: Sequence[str], gathers: Sequence[Gather]) -> N
         operands: their names.
 
     Raises:
-        RuntimeError: the environment variable TORCH_XLA_EXT_REFUSE_GATHERS asks for it.
+        RuntimeError: instead of the warning, if TORCH_XLA_EXT_REFUSE_GATHERS is set.
     """
     refused = os.environ.get(REFUSE_ENVIRONMENT, "0") not in ("", "0")
     for gather in gathers:

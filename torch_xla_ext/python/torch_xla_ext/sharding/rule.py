@@ -45,8 +45,8 @@ class Rule:
     """A parsed rule: the dimensions of each operand and of each result.
 
     Attributes:
-        text: as it was written.
-        sums: the factors that the kernel sums over, for the results that lack them.
+        text: the rule as it was written.
+        sums: the factors that the kernel sums over.
     """
 
     text: str
@@ -55,14 +55,14 @@ class Rule:
     sums: tuple[str, ...] = ()
 
     def dims(self, rank: int, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        """Return the dimensions of a tensor of this rank, with names for those of `...`."""
+        """Return the dimensions of a tensor with this rank, with names in place of `...`."""
         if ELLIPSIS not in dims:
             return dims
         begin, count = dims.index(ELLIPSIS), rank - (len(dims) - 1)
         return (*dims[:begin], *((f"...{i}",) for i in range(count)), *dims[begin + 1 :])
 
     def sizes(self, shapes: Sequence[Sequence[int] | None]) -> Sizes:
-        """Return the factors' sizes that follow from the operands' shapes, None if absent.
+        """Return the factors' sizes, from the operands' shapes (None for an absent operand).
 
         Raises:
             ValueError: a factor has two sizes, or a dimension is no multiple of its factors.
@@ -108,18 +108,18 @@ def _text(dim: Dim) -> str:
 
 
 def names(dims: Sequence[Dim]) -> list[str]:
-    """Return the factors of a tensor that can be divided."""
+    """Return a tensor's factors, which can be divided."""
     return [factor for dim in dims for factor in dim if isinstance(factor, str)]
 
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> Rule:
-    """Read a rule.
+    """Parse a rule.
 
     Raises:
-        TypeError: it is no str.
-        ValueError: it is no rule; or a factor is in an operand and not in every result, or in a
-            result and in no operand, or its size follows from no operand.
+        TypeError: `text` is not a str.
+        ValueError: `text` is not a rule; or a factor is in an operand but not in every result, or
+            in a result but in no operand, or no operand determines its size.
     """
     if not isinstance(text, str):
         raise TypeError(f"sharding_rule must be a str, but is of type {type(text).__name__}")
@@ -180,7 +180,8 @@ def _check_factors(rule: Rule) -> None:
             for name in found:
                 if found.count(name) > 1:
                     raise ValueError(
-                        f"sharding_rule: {kind} {index} has {name} twice, in {rule.text!r}"
+                        f"sharding_rule: {kind} {index} has the factor {name} twice, in "
+                        f"{rule.text!r}"
                     )
     known = {name for dims in rule.operands for name in names(dims)}
     for index, dims in enumerate(rule.results):
@@ -199,8 +200,8 @@ def _check_factors(rule: Rule) -> None:
     for name in rule.sums:
         if name not in known or all(name in names(dims) for dims in rule.results):
             raise ValueError(
-                f"sharding_rule: there is no sum over {name} in {rule.text!r}: it has to be in an "
-                "operand, and missing in a result"
+                f"sharding_rule: there is no sum over {name} in {rule.text!r}: the factor must be "
+                "in an operand, and missing in a result"
             )
     _check_sizes_follow(rule)
 
@@ -230,10 +231,10 @@ def check_ranks(
     """Check a rule against the tensors of a call.
 
     Args:
-        operands, results: the name and the rank of each; None for a rank that is not known.
+        operands, results: the name and the rank of each; None for an unknown rank.
 
     Raises:
-        ValueError: other numbers of tensors, or another rank.
+        ValueError: the call has a different number of tensors, or one has a different rank.
     """
     for kind, tensors, declared in (
         ("operand", operands, rule.operands),
@@ -249,16 +250,16 @@ def check_ranks(
             fits = rank is None or (rank >= lowest if ELLIPSIS in dims else rank == lowest)
             if not fits:
                 raise ValueError(
-                    f"sharding_rule {rule.text!r} has {lowest} dimensions for {kind} {name}, which "
-                    f"has {rank}"
+                    f"sharding_rule {rule.text!r} has {lowest} dimensions for {kind} {name}, whose "
+                    f"rank is {rank}"
                 )
 
 
 def check_aliases(rule: Rule, aliases: dict[int, int]) -> None:
-    """Check that results in an operand's buffer are divided as it is.
+    """Check that a result in an operand's buffer is divided as the operand is.
 
     Raises:
-        ValueError: they are not.
+        ValueError: it is divided differently.
     """
     for result, operand in aliases.items():
         if rule.results[result] != rule.operands[operand]:

@@ -1,4 +1,4 @@
-"""Tensors on several devices: whether they are sharded, and sending them there."""
+"""Move tensors to several devices, and tell whether a tensor is sharded."""
 
 from collections.abc import Sequence
 
@@ -20,14 +20,14 @@ def send(tensors: Sequence[torch.Tensor], specs: Sequence[ShardingSpec]) -> list
 
 
 def join(shards: Sequence[torch.Tensor], mesh: Mesh, dim: int) -> torch.Tensor:
-    """Return an XLA tensor of CPU tensors, one for each device, along a dimension.
+    """Join CPU tensors, one for each device, to one sharded XLA tensor, without a copy of it all.
 
-    `send` divides the tensor itself, and copies all of it for that.
+    `send`, in contrast, divides a whole tensor, which it copies.
 
     Args:
-        shards: of one shape, in order of the mesh's devices.
-        mesh: of one axis, with this process's devices in order.
-        dim: along which they are joined.
+        shards: tensors of one shape, in the order of the mesh's devices.
+        mesh: has one axis, with this process's devices in order.
+        dim: the dimension along which they are joined.
     """
     shape = list(shards[0].shape)
     shape[dim] *= len(shards)

@@ -1,7 +1,7 @@
-"""Tilings of arrays, read from and written to XLA's OpSharding.
+"""Read and write XLA's OpSharding as tilings of arrays.
 
-A sharding is the bytes of the protocol buffer ``xla::OpSharding`` (xla/xla_data.proto), for which
-there is no Python class.
+A sharding is a serialized protocol buffer ``xla::OpSharding`` (xla/xla_data.proto), for which there
+is no Python class.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _PRE_SIZE, _SIZE = 1, 2
 
 @dataclass(frozen=True)
 class Tiling:
-    """An array's division.
+    """How an array is divided into tiles.
 
     Attributes:
-        counts: of each dimension, the number of tiles.
-        indices: of each dimension that is divided, which tile each device has; else ().
+        counts: the number of tiles in each dimension.
+        indices: for each divided dimension, the index of each device's tile; () for the others.
     """
 
     counts: tuple[int, ...]
@@ -55,7 +55,7 @@ class Tiling:
 
 
 def is_manual(sharding: bytes | None) -> bool:
-    """Return whether the array is one device's part already: the user shards by hand."""
+    """Return whether the sharding is manual: the array is one device's part already."""
     if sharding is None:
         return False
     message = _Message(sharding)
@@ -74,7 +74,7 @@ def elements(sharding: bytes, count: int) -> list[bytes]:
 
 
 def join(shardings: Sequence[bytes]) -> bytes:
-    """Return the sharding of a tuple with these elements; of a single array, its own."""
+    """Return the sharding of a tuple with these elements, or a single element's own sharding."""
     if len(shardings) == 1:
         return shardings[0]
     return wire.number(_TYPE, _TUPLE) + b"".join(wire.field(_ELEMENTS, s) for s in shardings)
@@ -82,7 +82,7 @@ def join(shardings: Sequence[bytes]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def read(sharding: bytes, rank: int) -> Tiling | None:
-    """Return an OpSharding's tiling; None if it is of an unknown kind."""
+    """Return an OpSharding's tiling; None for an unknown kind of sharding."""
     message = _Message(sharding)
     named = message.last(_NAMED)
     if named is not None:
@@ -164,7 +164,7 @@ def _read_named(named: _Message, rank: int) -> Tiling | None:
 
 
 def _iota(shape: Sequence[int], permutation: Sequence[int]) -> np.ndarray:
-    """Return the devices 0, 1, 2, … in this shape, with its axes transposed to this order."""
+    """Return the devices 0, 1, 2, … arranged in `shape`, with axes transposed by `permutation`."""
     return np.arange(prod(shape)).reshape(shape).transpose(list(permutation) or range(len(shape)))
 
 

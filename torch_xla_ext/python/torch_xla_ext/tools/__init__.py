@@ -1,1 +1,1 @@
-"""The commands of ``python -m torch_xla_ext``, and profiling."""
+"""Implement the commands of ``python -m torch_xla_ext``, and profiling."""

@@ -1,4 +1,4 @@
-"""``python -m torch_xla_ext doctor``: installed and missing components, and a self-test."""
+"""``python -m torch_xla_ext doctor`` reports installed and missing parts, and runs a self-test."""
 
 import importlib.metadata
 import platform
@@ -71,12 +71,12 @@ class Report:
 
 
 def targets() -> list[dict[str, str]]:
-    """Return the custom-call targets that this process has registered, and their functions."""
+    """Return the custom-call targets of this process, and their functions."""
     return [{**target._asdict(), "function": target.function} for target in registered_targets()]
 
 
 def fixes() -> list[dict[str, object]]:
-    """Return the replaced functions of other libraries in this process, a row for each reason."""
+    """Return the functions of other libraries that are replaced, one row for each reason."""
     rows = []
     for fix, names in replacement.active():
         holder = names[0].rpartition(".")[0]
@@ -88,7 +88,7 @@ def fixes() -> list[dict[str, object]]:
 
 
 def untested_versions() -> list[str]:
-    """Return a sentence for each installed library of another version than its fixes are for."""
+    """Return a sentence for each installed library with a version that its fixes are not for."""
     names: dict[tuple[str, ...], list[str]] = {}
     for fix in replacement.installed():
         for library, first, last in re.findall(
@@ -122,9 +122,9 @@ def default_device_type(
     """Return PJRT_DEVICE: the user's choice, else CUDA on a machine with CUDA.
 
     Args:
-        initial: the environment with which the process was started; torch_xla's import has set
-            PJRT_DEVICE since, if it was not there.
-        system: where plugins are looked for.
+        initial: the environment with which the process was started; since then, torch_xla's import
+            may have set PJRT_DEVICE.
+        system: where to look for plugins.
         has_driver: whether there is an NVIDIA driver.
     """
     if chosen := initial.get("PJRT_DEVICE"):
@@ -143,9 +143,9 @@ def has_driver(system: discovery.System) -> bool:
 
 
 def compiled_for(version: str) -> str:
-    """Describe the GPUs for which the wheel of this version has kernels.
+    """Describe the GPUs for which a wheel with this version has kernels.
 
-    Its version names the architectures if they are not the usual ones: 2.8.1+gpucc2.sm90.f5d0d066.
+    The version names the architectures if they are not the default: 2.8.1+gpucc2.sm90.f5d0d066.
     """
     archs = re.findall(r"[.]sm(\d+[af]?)", version)
     if not archs:
@@ -178,7 +178,7 @@ def _check_cuda(report: Report, system: discovery.System) -> None:
 
 
 def _nvrtc(system: discovery.System) -> str | None:
-    """Return the compiler of cuda_kernel, which also checks its kernels on the CPU."""
+    """Describe NVRTC, which compiles the kernels of cuda_kernel, and checks them on the CPU."""
     try:
         found = nvrtc.find(system)
     except RuntimeError:
@@ -198,7 +198,7 @@ def _self_test(device: str) -> None:
 
 
 def examine(device_type: str, chosen_by: str, system: discovery.System) -> Report:
-    """Collect the report; this makes torch_xla's client, of which a process has one.
+    """Collect the report; this creates torch_xla's client, which a process has only once.
 
     Args:
         chosen_by: how the device type was chosen, for the report.
@@ -247,7 +247,7 @@ def initial_environment() -> dict[str, str]:
 
 
 def run(device_type: str | None) -> Report:
-    """Make the report for `device_type`, or for the device that the machine has."""
+    """Make the report for `device_type`, by default that of the machine's device."""
     system = discovery.System.current()
     if device_type is not None:
         return examine(device_type, "by --device", system)

@@ -1,4 +1,4 @@
-"""Errors for out-of-range indices, which XLA clamps or ignores silently."""
+"""Raise errors for out-of-range indices, which XLA clamps or ignores silently."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 @dataclass(frozen=True)
 class _Use:
-    """One tensor of indices, and the dimension that it selects from."""
+    """One tensor of indices, and the dimension that they index."""
 
     index: object
     dim: int
@@ -128,19 +128,19 @@ _USES = dict(_functions())
 
 
 class check_indices(TorchFunctionMode):  # noqa: N801 - a context manager, as torch.no_grad is
-    """A check that raises IndexError where an index of an XLA tensor is out of range.
+    """A context that raises IndexError if an index of an XLA tensor is out of range.
 
-    XLA clamps an index of a read, and drops a write. In this context, the indices are copied to the
-    host before each `gather`, `x[i]`, `index_select`, `embedding`, `embedding_bag`, `scatter`,
-    `index_add`, `take` and so on that Python calls, and before `cross_entropy` and `nll_loss`. Each
-    copy runs the pending operations and waits, so programs are slow. Functions that `torch.compile`
-    has compiled are not checked.
+    XLA clamps an out-of-range index of a read, and drops such a write. In this context, the indices
+    are copied to the host before each `gather`, `x[i]`, `index_select`, `embedding`,
+    `embedding_bag`, `scatter`, `index_add`, `take` and so on that Python calls, and before
+    `cross_entropy` and `nll_loss`. Each copy runs the pending operations and waits, so programs are
+    slow. Functions that `torch.compile` has compiled are not checked.
 
         with torch_xla_ext.debug.check_indices():
             loss = model(tokens)
 
     Raises:
-      IndexError: the text names the function, the dimension, its size, the index and its position.
+      IndexError: the message names the function, dimension, size, index and its position.
     """
 
     def __torch_function__(

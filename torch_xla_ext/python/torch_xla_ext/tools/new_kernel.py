@@ -1,4 +1,4 @@
-"""Creates a project with a new kernel: `python -m torch_xla_ext new-kernel NAME DIR`."""
+"""Create a project with a new kernel: `python -m torch_xla_ext new-kernel NAME DIR`."""
 
 import importlib.util
 import keyword
@@ -12,15 +12,15 @@ def write(name: str, folder: Path) -> list[Path]:
     """Write a kernel, its build files, its operator and its tests.
 
     Args:
-        name: in snake case; the target of `my_op` is XlaGpuMyOp.
-        folder: where to write; it is made if it does not exist.
+        name: the operator's name in snake case; the target of `my_op` is XlaGpuMyOp.
+        folder: where to write; created if it does not exist.
 
     Returns:
-        The files.
+        The paths of the written files.
 
     Raises:
         ValueError: the name is not a valid name in Python and C++, or is that of a Python module.
-        FileExistsError: a file is there already; nothing is written.
+        FileExistsError: a file exists already; nothing is written.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
         raise ValueError(

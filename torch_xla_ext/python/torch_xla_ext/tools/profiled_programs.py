@@ -1,8 +1,8 @@
-"""The custom calls of the programs in an XLA profile, from the file's own copy of the programs.
+"""Find custom calls in an XLA profile, from the copies of the programs that it contains.
 
-jax.profiler.ProfileData, which reads the events, does not give the programs. This reads the few
-fields that lead to them: of XSpace and XPlane in tsl's xplane.proto, and of HloProto in xla's
-hlo.proto.
+jax.profiler.ProfileData, which reads the events, does not return the programs. So this module reads
+the few fields that lead to them: those of XSpace and XPlane in tsl's xplane.proto, and of HloProto
+in xla's hlo.proto.
 """
 
 from collections.abc import Iterator
@@ -13,13 +13,14 @@ _METADATA = b"/host:metadata"
 
 
 def custom_call_targets(profile: bytes) -> dict[tuple[str, str], str]:
-    """Return the target of each custom call, by its program and instruction.
+    """Return the target of each custom call, by program and instruction.
 
     Args:
-        profile: a file that XLA's profiler wrote, an XSpace.
+        profile: the contents of a file that XLA's profiler wrote, an XSpace.
 
     Returns:
-        Targets by ("module(program id)", instruction): two programs may have modules of one name.
+        Targets by ("module(program id)", instruction), because modules of two programs may share a
+        name.
     """
     targets: dict[tuple[str, str], str] = {}
     for plane in _messages(memoryview(profile), 1):
@@ -43,7 +44,7 @@ def _instructions(hlo: memoryview) -> Iterator[memoryview]:
 
 
 def _messages(data: memoryview, field: int) -> Iterator[memoryview]:
-    """Return the values of a field of bytes, text or messages."""
+    """Return the values of a field whose type is bytes, string or message."""
     return (value for number, value in fields(data) if number == field)
 
 

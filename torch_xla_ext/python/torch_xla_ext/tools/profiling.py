@@ -1,4 +1,4 @@
-"""A profile of a few steps as a table: ``with torch_xla_ext.profile() as p: …``, `p.table()`."""
+"""Profile a few steps, and show a table: ``with torch_xla_ext.profile() as p: …``, `p.table()`."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Profile:
             self._folder.cleanup()
 
     def table(self, limit: int = 25) -> str:
-        """Return a table: kernels by time, the total, custom calls, the host, the compilations."""
+        """Return a table: kernels by time, the total, custom calls, host work and compilations."""
         groups: dict[tuple[str, str], list[Event]] = defaultdict(list)
         for event in self.events:
             groups[event.kind, event.name].append(event)
@@ -198,7 +198,7 @@ def profile() -> Profile:
         p.save("trace.json.gz")
 
     Raises:
-        ImportError: jax is not installed, whose ProfileData reads the files of XLA's profiler.
+        ImportError: jax is not installed; its ProfileData reads the files of XLA's profiler.
     """
     return Profile()
 

@@ -93,7 +93,7 @@ _GENERATORS = {
 
 @functools.cache
 def library(name: str) -> Path:
-    """Return the library that has a function, compiled if necessary."""
+    """Return the path of the library with a function, which is compiled if necessary."""
     module, arguments, _ = FUNCTIONS[name]
     jit = importlib.import_module(f"flashinfer.jit.{module}")
     spec = getattr(jit, _GENERATORS[module])(*arguments)

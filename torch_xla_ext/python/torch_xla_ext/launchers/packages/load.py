@@ -37,7 +37,7 @@ def load_kernels(
 
     ::
 
-        activation = torch_xla_ext.load_kernels("./activation")  # a folder of Hugging Face's hub
+        activation = torch_xla_ext.load_kernels("./activation")  # a folder of Hugging Face's Hub
         activation.silu_and_mul(out, x)
 
         vllm = torch_xla_ext.load_kernels("vllm._custom_ops")  # a package with operators of torch
@@ -51,37 +51,37 @@ def load_kernels(
       XLA tensors (`register_torch_operator`). Triton kernels do so anyway.
     - **A variant for TVM-FFI** of such a folder, if it is the only one that fits, or with
       `functions`: each becomes an operator ``torch.ops.<kernel>.<function>``, which returns the
-      results. The library does not have their signatures; the folder's Python code is not run,
-      because it takes no XLA tensors.
+      results. The library does not contain their signatures; the folder's Python code is not run,
+      because it does not accept XLA tensors.
     - **A package** by its name: it is imported, and the operators that its import defines accept
       XLA tensors. For a package that is imported already, pass `names`.
     - ``"flashinfer"``: operators ``torch.ops.flashinfer.<name>`` of FlashInfer's functions whose
       signatures are known here: norms, gated activations and rotary embeddings. FlashInfer compiles
-      their library, if it has none for the GPU.
+      their library if it has none for the GPU.
     - ``"transformer_engine"``: all handlers of transformer_engine_jax, for `custom_call`. The
       caller passes the shapes of their results and workspaces.
 
     Args:
         source: the folder's path, or a package's name.
-        names: of a package that is imported already, the operators, ``"namespace::name"``, or
-            whole namespaces, ``"namespace"``; of FlashInfer, the functions (by default all).
-        functions: of a build for TVM-FFI, by name, options of ``register_kernel(…,
+        names: for a package that is imported already, the operators, ``"namespace::name"``, or
+            whole namespaces, ``"namespace"``; for FlashInfer, the functions (by default all).
+        functions: for a TVM-FFI build, each function's options of ``register_kernel(…,
             abi="tvm-ffi")``: signature, parameters, arguments, cuda_graph, and symbol, which is by
             default the name, or ``<name>_cpu`` and ``<name>_cuda``; `defaults` of parameters;
             sharding_rule as of `define_operator`.
-        fakes: by operator, the functions that return its results' shapes and dtypes, as
-            torch.library.register_fake takes them, of operators that come without one.
-        sharding_rules: by operator, as of `register_torch_operator`.
+        fakes: by operator, a fake function for torch.library.register_fake, for operators that come
+            without one.
+        sharding_rules: by operator, the sharding_rule of `register_torch_operator`.
 
     Returns:
-        The imported module; of functions of TVM-FFI, their operators by name.
+        The imported module; for TVM-FFI functions, their operators by name.
 
     Raises:
-        FileNotFoundError: there is no such folder or package; the text says how to get a kernel of
-            the hub.
-        ImportError: no build fits this process, with the reasons; or the import fails.
-        NotImplementedError: none of the operators can be part of an XLA program. One of several
-            raises this when it is called.
+        FileNotFoundError: there is no such folder or package; the message says how to download a
+            kernel.
+        ImportError: no build fits this process (the message has the reasons), or the import fails.
+        NotImplementedError: none of the operators can be part of an XLA program. If only some
+            cannot, these raise the error when they are called.
         TypeError, ValueError: a wrong argument.
     """
     fakes, rules = fakes or {}, sharding_rules or {}
@@ -193,7 +193,7 @@ def _folder(
 
 
 def _described(build: Path) -> dict[str, object]:
-    """Return the name, as a Python identifier, and the identity in a build's metadata.json."""
+    """Return the name, as a Python identifier, and the id from a build's metadata.json."""
     try:
         described = json.loads((build / "metadata.json").read_text())
     except FileNotFoundError:

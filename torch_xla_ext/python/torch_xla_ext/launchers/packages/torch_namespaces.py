@@ -16,7 +16,7 @@ _PYTHONS_OWN = ("CompositeExplicitAutograd", "CompositeImplicitAutograd", "XLA")
 
 
 def all_names() -> set[str]:
-    """Return the operators of the process: ``namespace::name``, without overloads."""
+    """Return the names of all registered operators: ``namespace::name``, without overloads."""
     return {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
 
 
@@ -25,17 +25,19 @@ def register(
     fakes: Mapping[str, Callable[..., object]],
     sharding_rules: Mapping[str, Rule],
 ) -> list[str]:
-    """Make operators accept XLA tensors; one that cannot raises the reason when it is called.
+    """Make operators accept XLA tensors; an unsupported one raises its reason when called.
 
     Args:
         names: ``namespace::name``.
-        fakes, sharding_rules: as of `load_kernels`.
+        fakes, sharding_rules: as for `load_kernels`.
 
-    Returns: The operators that accept them.
+    Returns:
+        The names of the operators that now accept XLA tensors.
 
     Raises:
-        ValueError: `fakes` or `sharding_rules` name an operator that is not there.
-        NotImplementedError: no operator can be part of an XLA program; the text is of the first.
+        ValueError: `fakes` or `sharding_rules` name an operator that does not exist.
+        NotImplementedError: no operator can be part of an XLA program; the message gives the first
+            one's reason.
     """
     known = {name.partition("::")[2] for name in names}
     if unknown := sorted((set(fakes) | set(sharding_rules)) - known):

@@ -1,4 +1,4 @@
-"""TransformerEngine-JAX's handlers of XLA's FFI, without JAX."""
+"""Register TransformerEngine-JAX's XLA FFI handlers, without JAX."""
 
 import contextlib
 import ctypes

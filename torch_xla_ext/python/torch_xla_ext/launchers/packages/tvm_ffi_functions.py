@@ -1,4 +1,4 @@
-"""Operators for TVM-FFI functions; signatures give the shapes that the functions do not."""
+"""Define operators for TVM-FFI functions, whose result shapes follow from signatures."""
 
 import os
 import re
@@ -27,10 +27,10 @@ def define(
     platform: str,
     identity: str | None = None,
 ) -> torch._ops.OpOverload:
-    """Define ``torch.ops.<namespace>.<name>``: operands, then parameters; results are returned.
+    """Define ``torch.ops.<namespace>.<name>(operands, parameters)``, which returns the results.
 
     Args:
-        options: those of `register_kernel`, `defaults` of parameters, and `sharding_rule`.
+        options: options of `register_kernel`, the parameters' `defaults`, and `sharding_rule`.
         identity: the prefix of the library's target names; by default the namespace.
     """
     options = dict(options)

@@ -28,12 +28,13 @@ _TVM_FFI = "apache-tvm-ffi"
 
 @dataclass(frozen=True)
 class System:
-    """The system that builds have to fit.
+    """The versions that a build must fit.
 
     Attributes:
         torch, tvm_ffi: major and minor version; None for a package that is not installed.
-        cuda: that of PyTorch; None if it cannot use GPUs.
-        driver_cuda: the newest that the driver supports; None if XLA's device is not a GPU.
+        cuda: the CUDA version of PyTorch; None if PyTorch cannot use GPUs.
+        driver_cuda: the newest CUDA version that the driver supports; None if XLA's device is not a
+            GPU.
     """
 
     torch: tuple[int, int]
@@ -66,13 +67,13 @@ class System:
 
 @dataclass(frozen=True)
 class Variant:
-    """A build.
+    """A build, described by its name.
 
     Attributes:
-        framework: "torch-stable-abi", "torch" or "tvm-ffi", of one version; or "python".
-        version: of the framework.
+        framework: "torch-stable-abi", "torch" or "tvm-ffi", with a version; or "python".
+        version: the framework's version.
         backend: "cuda", "cpu", "universal", or another one.
-        cuda: the version of CUDA.
+        cuda: the CUDA version.
     """
 
     name: str
@@ -86,7 +87,7 @@ class Variant:
 
     @staticmethod
     def parse(name: str) -> Variant | None:
-        """Parse the name of a variant; return None for another name."""
+        """Parse the name of a variant; return None if it is not one."""
         match = _PATTERN.fullmatch(name)
         if match is None:
             return None

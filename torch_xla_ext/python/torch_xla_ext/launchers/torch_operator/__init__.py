@@ -1,1 +1,1 @@
-"""PyTorch operators as custom calls."""
+"""Run PyTorch operators as custom calls."""

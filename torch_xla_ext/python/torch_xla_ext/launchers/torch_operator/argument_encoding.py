@@ -1,7 +1,7 @@
-"""The arguments and returns of an operator of PyTorch, as text in a call's attributes.
+"""Encode a PyTorch operator's arguments and returns as text, for a call's attributes.
 
-Words separated by spaces, one for each of the schema's arguments in their order, which
-csrc/launchers/torch_operator_arguments.cc reads:
+The text has a word for each argument of the schema, in order, and is read by
+csrc/launchers/torch_operator_arguments.cc:
 
 - ``t0``: the call's operand 0, a tensor
 - ``r1``: the buffer of its result 1, for an out= argument; ``r1=0``: for one that is written to,
@@ -10,8 +10,8 @@ csrc/launchers/torch_operator_arguments.cc reads:
 - ``dfloat32``: a dtype; ``D``: the device on which the call runs
 - ``[2``: a list, whose elements follow
 
-and one for each thing that the operator returns: ``r0`` is copied to result 0, ``-`` lies in an
-argument's buffer, and the others have to be as the fake function said.
+Then it has a word for each return value: ``r0`` is copied to result 0, ``-`` lies in an argument's
+buffer, and other values must equal those that the fake function returned.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def encode(value: object, tensor: Callable[[torch.Tensor], str]) -> str:
     """Return the words for a value; `tensor` gives those for a tensor.
 
     Raises:
-        TypeError: a value that a kernel on a device cannot take.
+        TypeError: a kernel on a device cannot receive this value.
     """
     if isinstance(value, torch.Tensor):
         return tensor(value)

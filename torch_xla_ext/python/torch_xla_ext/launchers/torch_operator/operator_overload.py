@@ -1,4 +1,4 @@
-"""A call of a PyTorch operator as a custom call."""
+"""Call a PyTorch operator as a custom call."""
 
 import dataclasses
 import itertools
@@ -26,10 +26,10 @@ OfPart = Callable[[Sequence[object], Sequence[ArrayType]], Sequence[object]]
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """A call with given shapes and arguments, as the target knows it.
+    """A call with given shapes and arguments, encoded for the target.
 
     Attributes:
-        returned: what the operator returns, with a _Result for each result of the call.
+        returned: the operator's return value, with a _Result in place of each result of the call.
     """
 
     attributes: dict[str, object]
@@ -39,11 +39,11 @@ class _Call:
 
 
 class _Result(int):
-    """The index of a result of the call, after those that are written in place."""
+    """The index of a result of the call, counted after the results written in place."""
 
 
 class OperatorOverload:
-    """An overload of an operator, and how it is called as a custom call."""
+    """An operator's overload, which can be called as a custom call."""
 
     def __init__(self, overload: torch._ops.OpOverload) -> None:
         self.overload = overload
@@ -58,7 +58,7 @@ class OperatorOverload:
         self._sharding_rule: Rule = None
 
     def set_sharding_rule(self, rule: Rule) -> None:
-        """Set the sharding rule of calls without one.
+        """Set the sharding rule for calls that pass none.
 
         Raises:
             ValueError: the operator has random results.
@@ -75,7 +75,7 @@ class OperatorOverload:
         if self._is_random:
             raise ValueError(
                 f"{self.overload.name()} has random results, which would differ between "
-                "devices with the same part: it cannot have a sharding_rule"
+                "devices with the same part: omit the sharding_rule"
             )
 
     @cached_property
@@ -114,7 +114,8 @@ class OperatorOverload:
                 values.append(default)
             else:
                 raise TypeError(
-                    f"{self.overload.name()}: argument {name} is missing; it is {self.schema}"
+                    f"{self.overload.name()}: argument {name} is missing; the schema is "
+                    f"{self.schema}"
                 )
         if rest:
             self._refuse_surplus(", ".join(rest))
@@ -122,7 +123,7 @@ class OperatorOverload:
 
     def _refuse_surplus(self, surplus: str) -> None:
         raise TypeError(
-            f"{self.overload.name()}: unexpected arguments: {surplus}; it is {self.schema}"
+            f"{self.overload.name()}: unexpected arguments: {surplus}; the schema is {self.schema}"
         )
 
     def invoke(self, values: Sequence[object]) -> tuple[object, ...]:
@@ -144,12 +145,12 @@ class OperatorOverload:
 
         Args:
             sharding_rule: by default the operator's.
-            of_part: returns the values for a device's part if non-tensors depend on the part; equal
-                values need equal functions.
+            of_part: returns the values for a device's part, if other arguments than tensors depend
+                on it; equal values must have equal functions.
 
         Returns:
-            The new values of the tensors that are written to, and what the operator returns, None
-            in place of such a tensor.
+            The new values of the tensors that are written to, and the operator's return value, with
+            None in place of these tensors.
         """
         operands: list[torch.Tensor] = []
         key = _XLAC._xla_call_key((sharding_rule, *values), operands, _number)
@@ -315,7 +316,7 @@ class OperatorOverload:
         return [leaf for leaf in pytree.tree_leaves(written) if leaf is not None]
 
     def returned(self, values: Sequence[object], results: tuple[object, ...]) -> object:
-        """Return the operator's results; a returned argument is the argument itself."""
+        """Return the operator's results; if it returns an argument, that is the same tensor."""
         by_alias = {
             next(iter(argument.alias_info.before_set)): value
             for argument, value in zip(self.arguments, values, strict=True)
@@ -358,7 +359,7 @@ def _meta(value: object) -> object:
 
 
 def _number(value: object) -> tuple[torch.dtype, str] | None:
-    """Return the part of a key for a scalar tensor."""
+    """Return a scalar tensor's part of a key."""
     if type(value) in (torch.Tensor, torch.nn.Parameter) and _is_number(value):
         return value.dtype, repr(value.item())
     return None

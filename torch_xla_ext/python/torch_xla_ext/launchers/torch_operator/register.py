@@ -1,4 +1,4 @@
-"""PyTorch operators as custom calls: their CPU and CUDA kernels inside an XLA program."""
+"""Run PyTorch operators' own CPU and CUDA kernels inside XLA programs, as custom calls."""
 
 import functools
 import re
@@ -32,7 +32,7 @@ def _operator(overload: torch._ops.OpOverload) -> OperatorOverload:
 
 @functools.cache
 def _packet(name: object) -> tuple[torch._ops.OpOverloadPacket, str | None]:
-    """Return the operator of a name, and the overload's name if it is given."""
+    """Return the operator with a name, and the overload's name if the name contains one."""
     match = re.fullmatch(r"(\w+)::(\w+)(?:\.(\w+))?", name) if isinstance(name, str) else None
     if match is None:
         raise ValueError(
@@ -57,7 +57,7 @@ _chosen: dict[tuple[object, ...], str] = {}
 def _chosen_overload(
     packet: torch._ops.OpOverloadPacket, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> str:
-    """Return the name of the overload that takes these arguments."""
+    """Return the name of the overload that accepts these arguments."""
     name = packet._qualified_op_name
     types = (*map(type, args), *map(type, kwargs.values()))
     if not _CHOOSING.issuperset(types):
@@ -82,22 +82,22 @@ def run_torch_operator(
 
     On the CPU it runs the operator's CPU kernel; on a GPU it runs its CUDA kernel on XLA's stream
     and buffers. Operands are row-major. A result is copied to XLA's buffer, unless the operator has
-    an ``out=`` overload or writes to its argument. For torch.compile, torch.export and derivatives,
-    use `register_torch_operator`.
+    an ``out=`` overload or returns an argument that it writes to. For torch.compile, torch.export
+    and derivatives, use `register_torch_operator`.
 
     Args:
         operator: ``"namespace::name"``, ``"namespace::name.overload"``, or an object in torch.ops.
         args, kwargs: the operator's arguments: at least one XLA tensor, all tensors on one device.
-        sharding_rule: as of `register_torch_operator`, whose rule it replaces for this call.
+        sharding_rule: as in `register_torch_operator`, whose rule it replaces for this call.
 
     Returns:
-        The operator's results. Numbers are those of its fake function.
+        The operator's results. Numbers (not tensors) are those that its fake function returns.
 
     Raises:
         ValueError: there is no such operator.
-        NotImplementedError: it cannot be part of an XLA program, with the reason.
-        TypeError: arguments that do not match its schema, or tensors that are not XLA tensors.
-        RuntimeError: when the results are read: the operator's own error.
+        NotImplementedError: it cannot be part of an XLA program; the message gives the reason.
+        TypeError: the arguments do not match its schema, or a tensor is not an XLA tensor.
+        RuntimeError: when the results are read, if the operator raised an error.
     """
     if isinstance(operator, torch._ops.OpOverload):
         overload = operator
@@ -119,7 +119,7 @@ def run_operator(
     of_part: OfPart | None = None,
     **kwargs: object,
 ) -> object:
-    """Implement run_torch_operator; `of_part` is the one of OperatorOverload.call."""
+    """Implement run_torch_operator; OperatorOverload.call describes `of_part`."""
     wrapped = _operator(overload)
     values = functionalization.unsharded(tuple(wrapped.bind(args, kwargs)))
     new_values, results = wrapped.call(values, sharding_rule, of_part)
@@ -156,12 +156,12 @@ def register_torch_operator(
             tensors are gathered.
 
     Returns:
-        The overloads.
+        The overloads that now accept XLA tensors.
 
     Raises:
-        ValueError: there is no such operator, or a rule is for several overloads, or for a random
-            operator.
-        NotImplementedError: it cannot be part of an XLA program, with the reason.
+        ValueError: there is no such operator, or a rule is given for several overloads, or for a
+            random operator.
+        NotImplementedError: it cannot be part of an XLA program; the message gives the reason.
     """
     packet, chosen = _packet(name)
     if chosen is not None:
@@ -220,7 +220,7 @@ def _register(operator: OperatorOverload) -> None:
 
 
 def _define_functional(operator: OperatorOverload) -> torch._ops.OpOverload:
-    """Define the functional form, which returns the new values of written arguments first."""
+    """Define a functional form, which first returns the new values of written arguments."""
     schema = operator.schema
     name = "__".join(filter(None, [*schema.name.split("::"), schema.overload_name]))
     # `Tensor(a!)`; and `Tensor!` is printed as `Tensor($0! -> )`, which cannot be read again.
@@ -296,7 +296,7 @@ def _in_place(
 
 
 class _WithoutDerivative(torch.autograd.Function):
-    """A function whose backward pass is an error; torch's default omits the gradient and warns."""
+    """A function whose backward pass raises; torch's default warns and omits the gradient."""
 
     @staticmethod
     def forward(

@@ -20,12 +20,12 @@ _RETURN_TYPES = {"Tensor", "int", "SymInt", "float", "bool"}
 
 
 def kernel_keys(platform: str) -> tuple[str, ...]:
-    """Return the dispatch keys that may have an operator's kernel for XLA's `platform`."""
+    """Return the dispatch keys under which an operator may have a kernel for `platform`."""
     return (PLATFORMS[platform].device_type, *_COMPOSITE_KEYS)
 
 
 def is_python(operator: torch._ops.OpOverload, platform: str) -> bool:
-    """Return whether the operator's kernel is a function of Python."""
+    """Return whether the operator's kernel is a Python function."""
     namespace, _, name = operator.name().partition("::")
     return any(f"{namespace}/{name}/{key}" in torch.library._impls for key in kernel_keys(platform))
 

@@ -1,1 +1,1 @@
-"""Triton kernels as custom calls."""
+"""Run Triton kernels as custom calls."""

@@ -1,4 +1,4 @@
-"""The arguments of a call of a Triton kernel, by the names of its parameters."""
+"""Bind the arguments of a Triton kernel's call to the names of the kernel's parameters."""
 
 import dataclasses
 import inspect
@@ -15,7 +15,7 @@ from xla_kernels.signature.schema import ArrayType
 
 @dataclasses.dataclass
 class Arguments:
-    """A kernel's arguments by name, the `outputs` among them, and the compiler's `options`."""
+    """A kernel's arguments by name, including `outputs`, and the compiler's `options`."""
 
     values: dict[str, object]
     outputs: dict[str, ArrayType]
@@ -29,7 +29,7 @@ class Arguments:
 
     @property
     def results(self) -> list[ArrayType]:
-        """The outputs, and then the new values of the tensors that are written to."""
+        """The outputs, followed by the new values of the tensors that are written to."""
         tensors = tensors_in(self.values)
         return [*self.outputs.values(), *(ArrayType.of(tensors[path]) for path in self.written)]
 
@@ -84,7 +84,7 @@ def bind(
     """Return the arguments of all parameters.
 
     Args:
-        parameters: names and defaults, inspect.Parameter.empty without.
+        parameters: names and defaults; inspect.Parameter.empty for a parameter without a default.
         chosen: the values of an autotuned kernel's configuration.
     """
     types = {
@@ -130,7 +130,7 @@ def meta(type_: ArrayType) -> torch.Tensor:
 def bind_partly(
     parameters: Mapping[str, object], given: Given, chosen: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the arguments that are passed to a heuristic: all that precede it."""
+    """Return the arguments for a heuristic: all that are known before it runs."""
     defaults = {k: v for k, v in parameters.items() if v is not inspect.Parameter.empty}
     return defaults | given.values | dict(chosen) | given.outputs
 
@@ -141,7 +141,7 @@ def computed(
     chosen: Mapping[str, object],
     sharding_rule: str | None,
 ) -> Given:
-    """Return the arguments of a call with a sharding rule; some are functions of others."""
+    """Return the arguments of a call with a sharding rule; some are computed from others."""
     functions = {k: v for k, v in given.values.items() if isinstance(v, FunctionType)}
     if sharding_rule is None or not functions:
         return given

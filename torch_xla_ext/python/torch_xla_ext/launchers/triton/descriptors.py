@@ -1,6 +1,6 @@
-"""Triton's host tensor descriptors as arguments of compiled kernels.
+"""Pass Triton's host tensor descriptors to compiled kernels.
 
-XLA chooses a tensor's address when a program runs. So a traced launch has the descriptor's
+XLA chooses a tensor's address when a program runs. So a traced launch stores the descriptor's
 parameters, from which csrc/launchers/tensor_map.h encodes the tensor map at each launch.
 """
 
@@ -25,7 +25,7 @@ _TF32 = 11  # of CUtensorMapDataType
 
 
 def is_descriptor(value: object) -> bool:
-    """Return whether it is a TensorDescriptor of Triton or Gluon, which need not be imported."""
+    """Return whether a value is a TensorDescriptor of Triton or Gluon, without importing them."""
     kind = type(value)
     return kind.__name__ == "TensorDescriptor" and kind.__module__.startswith("triton.")
 
@@ -47,7 +47,7 @@ def forms(
         metadata: Triton's `tensordesc_meta`.
 
     Raises:
-        NotImplementedError: a descriptor is of a kind that cannot be passed.
+        NotImplementedError: a descriptor's kind is not supported.
     """
     names = [name for name, type_ in signature.items() if type_.startswith(TYPE)]
     if not metadata:
@@ -55,7 +55,10 @@ def forms(
     found = dict(zip(names, map(dict, metadata), strict=True))
     for name, form in found.items():
         if form.pop("is_im2col", False):
-            raise NotImplementedError(f"{kernel}: {name} is an im2col descriptor")
+            raise NotImplementedError(
+                f"{kernel}: {name} is an im2col descriptor, which is not "
+                "supported; pass a tiled one"
+            )
     return found
 
 
@@ -79,14 +82,16 @@ def check(kernel: str, name: str, type_: str, descriptor: object, dtype: str | N
         dtype: Triton's name of the base's dtype.
 
     Raises:
-        TypeError, ValueError: with the parameter's name.
+        TypeError, ValueError: the message has the parameter's name.
     """
     where = f"{kernel}: {name}"
     if not is_descriptor(descriptor):
-        raise TypeError(f"{where} was compiled as {type_}, but is not a tensor descriptor")
+        raise TypeError(
+            f"{where} was compiled as {type_}, but the argument is not a tensor descriptor"
+        )
     given = f"{TYPE}{dtype}{list(descriptor.block_shape)}"
     if type_.rstrip(">") != given and not type_.startswith(given + ","):  # Gluon's has a layout
-        raise TypeError(f"{where} was compiled as {type_}, but is {given}>")
+        raise TypeError(f"{where} was compiled as {type_}, but the argument is {given}>")
     shape, strides = list(descriptor.shape), list(descriptor.strides)
     last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     elements = descriptor.base.numel()

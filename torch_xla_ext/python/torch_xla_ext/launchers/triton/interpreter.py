@@ -1,4 +1,4 @@
-"""Triton's interpreter as a PyTorch operator: the kernels' reference on the CPU."""
+"""A PyTorch operator that runs Triton's interpreter: the kernels' reference on the CPU."""
 
 import contextlib
 import dataclasses
@@ -25,7 +25,7 @@ class Interpretation:
         grid: three numbers of blocks.
         values: the arguments by name, None for tensors, which are in `operands` or `outputs`.
         operands: the paths of the tensors that are operands, in their order.
-        written: those of them that the kernel writes to: the last results.
+        written: the operands that the kernel writes to, whose new values are the last results.
         outputs: the other results, with shapes and dtypes.
     """
 
@@ -64,7 +64,7 @@ _numbers: dict[str, int] = {}
 
 
 def number_of(key: str, call: Interpretation) -> int:
-    """Return the operator's argument `call`, the same one for the same key."""
+    """Return a number for a call, which the operator receives; the same for the same key."""
     with _lock:
         if key not in _numbers:
             _calls.append(call)
@@ -86,10 +86,11 @@ torch.library.register_fake("torch_xla_ext_triton::interpret", _fake, lib=_LIBRA
 
 @contextlib.contextmanager
 def _interpreting() -> Iterator[None]:
-    """Interpret kernels; then undo the changes to triton.language, which break compiling.
+    """In a block, interpret kernels; then undo the changes to triton.language.
 
-    In a process without TRITON_INTERPRET=1, functions that a kernel calls, also Triton's own, are
-    made for the compiler. Here they are interpreted, too.
+    The changes would break compiling. In a process without TRITON_INTERPRET=1, the functions that a
+    kernel calls, including Triton's own, are objects for the compiler. In the block they are
+    interpreted, too.
     """
     from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpretedFunction

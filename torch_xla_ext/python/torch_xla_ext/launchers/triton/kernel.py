@@ -1,4 +1,4 @@
-"""Compiled Triton kernels: everything that a launch needs, without Triton."""
+"""Compiled Triton kernels, with everything that a launch needs if Triton is not installed."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _lock = threading.Lock()
 
 @dataclasses.dataclass(frozen=True)
 class TritonKernel:
-    """A compiled kernel; `compile_triton_kernel` makes it.
+    """A compiled kernel, made by `compile_triton_kernel`.
 
     Attributes:
         name: the function's name in `cubin`.
         cubin: the binary, for GPUs of `capability` (90 for an H200).
-        signature: the parameters' names and Triton's types; "constexpr" is compiled in. The parts
-            of a tuple are parameters of their own, with names such as "sizes.0".
+        signature: the parameters' names and Triton types; a "constexpr" is compiled in. The
+            elements of a tuple are separate parameters, with names such as "sizes.0".
         constants: the values that are compiled in, as text.
-        multiples_of_16: the integers that were compiled for such values only.
+        multiples_of_16: the integer parameters that must be multiples of 16.
         num_warps, num_ctas, shared, cluster, cooperative, dependent: how it is launched; `shared`
             is in bytes.
-        scratch: bytes of global memory that each block is given.
+        scratch: bytes of global memory that each block receives.
         scratch_pointers: how many pointers to such memory follow its parameters.
-        descriptors: how it gets its tensor descriptors, by name.
+        descriptors: how tensor descriptors are passed to it, by name.
     """
 
     name: str
@@ -83,7 +83,7 @@ class TritonKernel:
         """Refuse arguments that the kernel was not compiled for.
 
         Raises:
-            TypeError, ValueError: with the parameter's name.
+            TypeError, ValueError: the message has the parameter's name.
         """
         for name, type_ in self.signature.items():
             value = part_of(values, name)
@@ -106,7 +106,7 @@ class TritonKernel:
                 )
 
     def packed(self, name: str, value: object) -> bytes:
-        """Pack a number in the width for which the kernel was compiled."""
+        """Pack a number with the width for which the kernel was compiled."""
         type_ = self.signature[name]
         try:
             if type_ == "bf16":
@@ -130,9 +130,9 @@ def part_of(values: Mapping[str, object], path: str) -> object:
 
 
 def replaced(value: object, replace: Callable[[str, object], object], path: str) -> object:
-    """Return a value in which `replace(path, part)` has replaced the parts of tuples.
+    """Return a value with each element x of its tuples replaced by `replace(path, x)`.
 
-    A descriptor's path is its tensor's, and its tensor is replaced.
+    In a descriptor, the tensor is replaced, and the path is the descriptor's.
     """
     if descriptors.is_descriptor(value):
         return descriptors.with_base(value, replace(path, value.base))
@@ -182,7 +182,7 @@ def _dtype(dtype: torch.dtype) -> str:
 
 
 class Driver:
-    """A driver that gives Triton a target to compile for. Triton's own needs a torch with CUDA."""
+    """A driver that tells Triton a compilation target, without torch for CUDA."""
 
     def __init__(self, capability: int) -> None:
         from triton.backends.compiler import GPUTarget
@@ -201,7 +201,7 @@ class Driver:
 
 @contextlib.contextmanager
 def compiling_for(capability: int) -> Iterator[None]:
-    """Make Triton compile for GPUs of this capability."""
+    """In a block, make Triton compile for GPUs of this compute capability."""
     from triton.runtime import driver
 
     with _lock:
@@ -220,7 +220,7 @@ def compile_jit_function(
     from triton.runtime.jit import MockTensor
 
     class Aligned(MockTensor):
-        """A tensor in one of XLA's buffers, which are aligned to more than 16 bytes."""
+        """A tensor's stand-in, aligned to 16 bytes, as XLA's buffers are."""
 
     def mocked(path: str, value: object) -> object:
         return Aligned(value.dtype) if isinstance(value, torch.Tensor) else value

@@ -1,7 +1,7 @@
-"""``kernel[grid](...)`` and torch.library.triton_op with XLA tensors.
+"""Make ``kernel[grid](...)`` and torch.library.triton_op accept XLA tensors.
 
-Triton's launch writes to tensors. PyTorch determines from the kernel's code which ones; the launch
-becomes a `triton_call` with these as aliases.
+A launch writes to some of the tensors. PyTorch determines from the kernel's code which ones; the
+launch becomes a `triton_call` with these tensors as aliases.
 """
 
 import inspect
@@ -37,7 +37,7 @@ def getitem(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def run(original: Callable[..., object]) -> Callable[..., object]:
-    """Replace JITFunction.run, which Helion's code calls itself."""
+    """Replace JITFunction.run, which Helion's code calls directly."""
 
     def run(
         kernel: Kernel, *args: object, grid: object, warmup: bool, **kwargs: object
@@ -52,8 +52,9 @@ def run(original: Callable[..., object]) -> Callable[..., object]:
 def custom_op(original: Callable[..., Kernel]) -> Callable[..., Kernel]:
     """Let operators of torch.library.triton_op write to XLA tensors.
 
-    XLA tensors are functional tensors, with which torch calls a writing operator only if it has a
-    kernel for them. The operator's function is such a kernel: its launches take these tensors.
+    XLA tensors are functional tensors, and torch calls an operator that writes to such tensors only
+    if the operator has a kernel for them. The operator's function is such a kernel, because its
+    launches accept XLA tensors.
     """
     from torch._library import custom_ops
     from torch._subclasses.functional_tensor import FunctionalTensorMode
@@ -74,9 +75,9 @@ def custom_op(original: Callable[..., Kernel]) -> Callable[..., Kernel]:
 
 
 def create_driver(original: Callable[[], object]) -> Callable[[], object]:
-    """Give Triton a GPU to compile for where torch has no CUDA.
+    """Tell Triton a GPU to compile for if torch has no CUDA.
 
-    Without one, torch.compile assumes that a kernel writes to all its tensors, and warns.
+    Without a GPU, torch.compile assumes that a kernel writes to all its tensors, and warns.
     """
 
     def create() -> object:
@@ -96,7 +97,7 @@ def create_driver(original: Callable[[], object]) -> Callable[[], object]:
 
 
 def initialize_driver(original: Callable[[Kernel], object]) -> Callable[[Kernel], object]:
-    """Replace the driver's initialization in the proxy of Triton before 3.5."""
+    """Replace the initialization of Triton's driver proxy, in Triton before 3.5."""
 
     def initialize(proxy: Kernel) -> object:
         if proxy._obj is None:
@@ -107,7 +108,7 @@ def initialize_driver(original: Callable[[Kernel], object]) -> Callable[[Kernel]
 
 
 def _is_xla(value: object) -> bool:
-    """Return whether it is an XLA tensor, or a tuple or tensor descriptor that has one."""
+    """Return whether a value is an XLA tensor, or a tuple or tensor descriptor with one."""
     if isinstance(value, tuple):
         return any(map(_is_xla, value))
     if is_descriptor(value):
@@ -153,7 +154,7 @@ def _written_parameters(
     args: Sequence[object],
     keywords: Mapping[str, object],
 ) -> list[str]:
-    """Return the tensors that a kernel writes to; all, if its code cannot be analyzed."""
+    """Return the tensors that a kernel writes to; all of them if its code cannot be analyzed."""
     from torch._higher_order_ops.triton_kernel_wrap import identify_mutated_tensors
 
     from torch_xla_ext.launchers.triton.kernel import compiling_for

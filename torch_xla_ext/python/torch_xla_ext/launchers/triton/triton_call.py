@@ -1,4 +1,4 @@
-"""triton_call: Triton kernels as custom calls."""
+"""triton_call, which runs Triton kernels as custom calls."""
 
 import dataclasses
 import inspect
@@ -71,21 +71,21 @@ def triton_call(
         kernel: a function with @triton.jit, @gluon.jit, @triton.autotune or @triton.heuristics, or
             a TritonKernel.
         args: the kernel's first arguments: XLA tensors (at least one in total), numbers, tuples of
-            them, and tensor descriptors of XLA tensors. The kernel gets row-major tensors.
+            them, and tensor descriptors of XLA tensors. The kernel receives row-major tensors.
         grid: one to three numbers of blocks, or a function that computes them from the arguments by
             name.
         outputs: descriptions of the results, each a tensor or (shape, dtype): by parameter name, or
-            for the first parameters that have no argument. The kernel gets them uninitialized. A
-            tensor descriptor stands for its tensor, and the kernel gets such a descriptor.
+            for the first parameters that have no argument. The kernel receives them uninitialized.
+            A tensor descriptor describes its tensor, and the kernel receives such a descriptor.
         aliases: the parameters to whose tensors the kernel writes, "states.0" in a tuple, or those
             of descriptors. XLA copies a tensor that is also used elsewhere.
         sharding_rule: the dimensions of sharded tensors that devices may share, as in
             `define_operator`: of the tensors among the arguments, in the order of the kernel's
-            parameters, and of what the call returns. Each device launches the kernel for its parts,
-            for which `grid` and heuristics are called again. Numbers are the same on all devices:
-            one that depends on a size that may be divided is given as a function of the other
-            arguments by name, as in ``n=lambda args: args["x_ptr"].numel()``. Without it, sharded
-            tensors are gathered.
+            parameters, and of the call's results. Each device launches the kernel for its parts,
+            for which `grid` and heuristics are called again. Numbers are the same on all devices;
+            pass a number that depends on a divided size as a function of the other arguments by
+            name, as in ``n=lambda args: args["x_ptr"].numel()``. Without it, sharded tensors are
+            gathered.
         keywords: the other arguments, including constants, and Triton's options
             num_warps, num_stages, num_ctas, maxnreg, launch_cooperative_grid and launch_pdl.
 
@@ -132,7 +132,9 @@ def triton_call(
 
     tuner = next((layer for layer in layers if type(layer).__name__ == "Autotuner"), None)
     if host and "Gluon" in type(function).__name__:
-        raise RuntimeError(f"{name}: Triton's interpreter does not know Gluon; it needs a GPU")
+        raise RuntimeError(
+            f"{name}: Triton's interpreter does not support Gluon; run the kernel on a GPU"
+        )
     if "Interpreted" in type(function).__name__ and not host:
         raise RuntimeError(f"{name}: TRITON_INTERPRET=1 is for the CPU; unset it on a GPU")
     config = None
@@ -161,7 +163,7 @@ class _Call(NamedTuple):
     """A call.
 
     Attributes:
-        parts: the parts that a device may compute; None if each computes the whole.
+        parts: the parts that a device may compute; None if each device computes the whole.
     """
 
     whole: _Part
@@ -232,11 +234,13 @@ def compile_triton_kernel(
         kernel: a @triton.jit function.
         args, outputs, keywords: as in `triton_call`, for an example call; tensors may be meta
             tensors. Integers that are 1 or multiples of 16 are compiled as such.
-        capability: the GPU's compute capability, 90 for an H200; None for this machine's.
+        capability: the GPU's compute capability, 90 for an H200; by default this machine's.
     """
     layers, function = _unwrapped(kernel)
     if layers:
-        raise TypeError("compile_triton_kernel: choose a configuration: pass kernel.fn")
+        raise TypeError(
+            "compile_triton_kernel: an autotuned kernel has several configurations: pass kernel.fn"
+        )
     options = {key: keywords.pop(key) for key in _OPTIONS if key in keywords}
     signature = inspect.signature(function.fn).parameters
     parameters = {key: parameter.default for key, parameter in signature.items()}
@@ -277,7 +281,7 @@ _choices: dict[tuple[object, ...], object] = {}
 
 
 def _tuned(tuner: Kernel, name: str, bound: Callable[[object], Arguments], grid: Grid) -> object:
-    """Return the configuration of an autotuned kernel that takes the least time on the device."""
+    """Return an autotuned kernel's fastest configuration on the device."""
     first = bound(tuner.configs[0])
     tensors = tensors_in(first.values)
     key = (
@@ -293,14 +297,16 @@ def _tuned(tuner: Kernel, name: str, bound: Callable[[object], Arguments], grid:
             except Exception as error:  # too much shared memory, for instance; as Triton does
                 _log.warning("%s: configuration %s is left out: %s", name, config, error)
         if not times:
-            raise RuntimeError(f"{name}: none of its configurations can be launched")
+            raise RuntimeError(
+                f"{name}: none of its configurations can be launched; the warnings before say why"
+            )
         _choices[key] = min(times, key=times.__getitem__)
         _log.info("%s: tuned to %s of %d", name, _choices[key], len(tuner.configs))
     return _choices[key]
 
 
 def _timed(kernel: Kernel, arguments: Arguments, grid: Grid) -> float:
-    """Return the seconds of 20 calls in one program, on zeros."""
+    """Return the seconds that 20 calls in one program take, on arrays of zeros."""
     operands = arguments.operands
 
     def zeros(path: str, value: object) -> object:
@@ -329,7 +335,10 @@ def _parameters_of_compiled(
 ) -> dict[str, object]:
     """Return the kernel's parameters, with the constants that the caller may omit."""
     if options:
-        raise TypeError(f"{kernel.name} is already compiled; {next(iter(options))} is part of it")
+        raise TypeError(
+            f"{kernel.name} is already compiled; pass {next(iter(options))} to "
+            "compile_triton_kernel"
+        )
     if host:
         raise RuntimeError(f"{kernel.name} is compiled for GPUs; on the CPU pass the kernel itself")
     constants = {name: _Constant(text) for name, text in kernel.constants.items()}

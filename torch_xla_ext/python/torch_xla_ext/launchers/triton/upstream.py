@@ -1,7 +1,8 @@
-"""torch_xla.experimental.triton without jaxlib, and without two silent errors of upstream.
+"""Replace torch_xla.experimental.triton, without jaxlib and two silent errors of upstream.
 
-Upstream's version launches every kernel with four warps, whatever it was compiled for, and passes a
-Python float as an fp64 where Triton compiled an fp32. A script that uses it runs here unchanged::
+Upstream's version launches every kernel with four warps, even if it was compiled for another
+number, and passes a Python float as fp64 where Triton compiled fp32. A script that uses upstream's
+version runs unchanged::
 
     payload = xla_triton.triton_call(x, y, output, size, kernel=add_kernel, grid=grid, BLOCK_SIZE=8)
     (output,) = torch_xla._XLAC._xla_gpu_custom_call([x, y], payload, [shape], [torch.int64])
@@ -88,11 +89,10 @@ def triton_call(
     """Return the payload for torch_xla._XLAC._xla_gpu_custom_call.
 
     Args:
-        args: the kernel's first arguments: numbers, and tensors, the read ones before the written
-            ones.
+        args: the kernel's first arguments: numbers, and tensors, inputs before outputs.
         kernel: a @triton.jit function.
         grid: one to three numbers of blocks, or a function of the arguments by name.
-        debug: ignored; with upstream's version it prints.
+        debug: ignored; in upstream's version it enables printing.
         metaparams: the kernel's constants, and Triton's options.
     """
     parameters = list(inspect.signature(kernel.fn).parameters)
