@@ -43,7 +43,7 @@ WRONG = [
     (
         {"grid": lambda call: call["typo"]},
         ValueError,
-        r"grid raised KeyError: 'typo'; it gets n, x",
+        r"grid raised KeyError: 'typo'; it receives n, x",
     ),
     ({"shared_bytes": -1}, ValueError, "shared_bytes must be a number of bytes, but is -1"),
 ]

@@ -237,7 +237,9 @@ def test_without_nvrtc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "_load", lambda path: (_ for _ in ()).throw(OSError(path)))
     with pytest.raises(RuntimeError, match="pip install nvidia-cuda-nvrtc, or set TORCH_XLA_EXT_N"):
         nvrtc.find(system(tmp_path))
-    with pytest.raises(RuntimeError, match="TORCH_XLA_EXT_NVRTC names no library: /no/such"):
+    with pytest.raises(
+        RuntimeError, match="TORCH_XLA_EXT_NVRTC does not name an NVRTC library: /no/such"
+    ):
         nvrtc.find(system(tmp_path, TORCH_XLA_EXT_NVRTC="/no/such"))
 
 

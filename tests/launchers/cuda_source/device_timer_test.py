@@ -101,7 +101,9 @@ def test_a_front_end_that_launches_nothing(
     caplog.set_level(logging.WARNING)
     monkeypatch.delattr(TorchXla, "launch_now")
     assert block_of_a_call(device, 32, 64) == 32
-    assert "BLOCK=32, without timing any: torch_xla_ext launches kernels in XLA's" in caplog.text
+    assert (
+        "BLOCK=32, without timing any: torch_xla_ext launches kernels only in XLA's" in caplog.text
+    )
     assert gpu.is_clean()
 
 

@@ -83,7 +83,7 @@ def test_all_instances_of_a_template(tmp_path: Path, device: torch.device) -> No
         CudaKernel.from_file(path, "own::scale<float, 4>")[1, 1](
             torch.zeros(4, device=device), 4, outputs=[torch.zeros(4)]
         )
-    with pytest.raises(TypeError, match="save needs the source, but it is from a file"):
+    with pytest.raises(TypeError, match="save needs the source, but the kernel is from a file"):
         kernel.save(path, ["sm_80"])
     with pytest.raises(TypeError, match=r"{n} is not a dtype: name the instances"):
         cuda_kernel(SCALE, "own::scale<float, {n}>", **options).compile("sm_80")
@@ -112,7 +112,7 @@ def test_cubins_and_ptx(
         assert "scale" in attributes(*kernel[1, 256](x, 1000, outputs=[x]))["kernel"]
     # Types that the name does not have.
     with pytest.raises(
-        ValueError, match=r"'add_to' does not say of which types .* pass prototype="
+        ValueError, match=r"'add_to' does not contain the parameters' types; pass prototype="
     ):
         CudaKernel.from_file(path, "add_to")
     prototype = (

@@ -333,7 +333,9 @@ def test_a_signature_that_does_not_fit(x: Tensor) -> None:
     with pytest.raises(TypeError, match=r"is float\*, an array of F32, but the array is F16"):
         call("(x: F32[n]) -> (out: F16[n])")
     for kind in ("str", "i64[]"):
-        with pytest.raises(ValueError, match=re.escape(f"a kernel takes no {kind}; pass an array")):
+        with pytest.raises(
+            ValueError, match=re.escape(f"a kernel cannot receive a {kind}; pass an array")
+        ):
             call("(x: F32[n]) -> (out: F32[n])", parameters=f"p: {kind}")
     with pytest.raises(TypeError, match="parameters and arguments require a signature"):
         cuda_kernel(SQUARE, "square", parameters="n: i32")

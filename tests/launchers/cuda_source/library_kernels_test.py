@@ -88,7 +88,7 @@ def test_a_kernel_of_a_cupy_file() -> None:
 def test_other_objects_are_refused() -> None:
     with pytest.raises(TypeError, match=r"CuPy, Numba or cuTile, but is a int$"):
         cuda_kernel(3)
-    with pytest.raises(TypeError, match="name the `__global__` function"):
+    with pytest.raises(TypeError, match="pass the name of the `__global__` function"):
         cuda_kernel(SQUARE)
     for more in ({"name": "square"}, {"options": ["-O3"]}, {"include_dirs": ["."]}):
         with pytest.raises(TypeError, match="name, options and include_dirs are for source text"):
@@ -151,7 +151,9 @@ def test_compiled_for_the_types_of_the_arguments(x: Tensor) -> None:
     ]
     with pytest.raises(TypeError, match="more than one way to bind 1 outputs"):
         kernel[1, 32](x, 2.0, outputs=[x])
-    with pytest.raises(TypeError, match="compile needs the source, but it is a function of Lengt"):
+    with pytest.raises(
+        TypeError, match="compile needs the source, but the kernel is a function of Lengt"
+    ):
         kernel.compile("sm_90")
 
 

@@ -1,9 +1,9 @@
-"""Kernels for XLA, declared with PyTorch alone: signatures, CUDA sources and operators.
+"""Declare kernels for XLA with PyTorch alone: signatures, CUDA sources and operators.
 
 A front end, which connects PyTorch and XLA, makes the calls: torch_xla_ext, or torch_xla_gpu
-(//integrations/torch_tpu). Each ships this package, and registers itself at import (`front_end`).
-This package imports the standard library, numpy and torch. A function that needs another library
-imports it itself.
+(//integrations/torch_tpu). Each front end ships this package, and registers itself at import
+(`front_end`). This package imports only the standard library, numpy and torch. A function that
+needs another library imports it when it is called.
 """
 
 import importlib

@@ -12,7 +12,7 @@ _STT_GNU_IFUNC = 10
 
 
 def why_not_loadable(path: Path) -> str | None:
-    """Return why a file is not a 64-bit shared library of this machine; None if it is."""
+    """Return why a file is not a 64-bit shared library for this machine; None if it is one."""
     with path.open("rb") as file:
         header = file.read(64)
     if header[:4] != b"\x7fELF" or len(header) < 20:
@@ -35,10 +35,10 @@ def why_not_loadable(path: Path) -> str | None:
 
 
 def _needed_size(path: Path, header: bytes) -> int:
-    """Return the least size that a file must have by its headers.
+    """Return the least size that a file must have according to its headers.
 
-    The dynamic loader maps what they describe, and reading a page beyond the file's end ends the
-    process (SIGBUS).
+    The dynamic loader maps what the headers describe, and reading a page beyond the file's end
+    crashes the process (SIGBUS).
     """
     if len(header) < 64:
         return 64

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class FrontEnd(abc.ABC):
-    """A package through which PyTorch runs programs of XLA.
+    """A package through which PyTorch runs XLA programs.
 
     Attributes:
-        name: the package's, for errors.
+        name: the package's name, for errors.
         autocast_keys: the dispatch keys of torch.autocast for the devices of its operators.
         operator_call: the class, derived from xla_kernels.operator.checked.OperatorCall, that makes
             the calls of an operator whose target is a kernel's name.
@@ -35,7 +35,7 @@ class FrontEnd(abc.ABC):
 
     @abc.abstractmethod
     def schema(self, target: str) -> Schema | None:
-        """Return the schema of the kernel that is registered as `target`; None if it has none."""
+        """Return the schema of the kernel that is registered as `target`, or None."""
 
     @abc.abstractmethod
     def kernel_names(self) -> Collection[str]:
@@ -45,7 +45,7 @@ class FrontEnd(abc.ABC):
 
     @abc.abstractmethod
     def implement(self, library: torch.library.Library, call: object) -> object:
-        """Register the operator's kernels for the devices.
+        """Register the operator's kernels for the front end's devices.
 
         Returns:
             The registration, for `implement_in_place`.
@@ -62,7 +62,7 @@ class FrontEnd(abc.ABC):
         """Register the kernels of an operator that writes to arguments.
 
         Args:
-            functional: the registration of the operator that returns what this one writes.
+            functional: the registration of the operator that returns the new values instead.
             new_values: calls that operator, and returns each written argument with its new value.
         """
 
@@ -92,7 +92,7 @@ class FrontEnd(abc.ABC):
         """Return the key of a cached call: calls with equal keys differ in their operands only.
 
         Args:
-            operands: gets the device's tensors among `values`, of which the key has the types.
+            operands: receives the device's tensors among `values`; the key has only their types.
             other: returns the part of the key for a value of any other type, or None.
 
         Returns:
@@ -101,14 +101,14 @@ class FrontEnd(abc.ABC):
 
     @abc.abstractmethod
     def launch_is_cacheable(self) -> bool:
-        """Return whether `launch_prepared` does the same as `launch` for operands with a key.
+        """Return whether `launch_prepared` may replace `launch` for calls with a `call_key`.
 
         It does not under PyTorch's transforms, or if a reference replaces the kernel.
         """
 
     @abc.abstractmethod
     def launch(self, call: Call) -> list[torch.Tensor]:
-        """Make a call of a compiled kernel.
+        """Call a compiled kernel.
 
         Raises:
             NotImplementedError: under a transform of PyTorch, or in a backward pass.
@@ -129,13 +129,13 @@ class FrontEnd(abc.ABC):
             operands, results: the arrays' addresses.
 
         Raises:
-            RuntimeError: the driver refuses it.
+            RuntimeError: the driver refuses the launch.
             NotImplementedError: this front end cannot launch kernels.
         """
-        raise NotImplementedError(f"{self.name} launches kernels in XLA's programs only")
+        raise NotImplementedError(f"{self.name} launches kernels only in XLA's programs")
 
     def agreed(self, key: str, choose: Callable[[], str]) -> str:
-        """Return the result of `choose` in one of the program's processes, in all of them.
+        """Call `choose` in one process of the program, and return its result in all of them.
 
         Args:
             key: identifies the choice; the same in all processes.
@@ -170,7 +170,7 @@ def current() -> FrontEnd:
     """
     if _registered is None:
         raise RuntimeError(
-            "xla_kernels: no front end is imported, which makes the calls; import torch_xla_ext "
+            "xla_kernels: no front end, which makes the calls, is imported; import torch_xla_ext "
             "(torch_xla), or torch_xla_gpu (torch-tpu), first"
         )
     return _registered

@@ -1,4 +1,4 @@
-"""Symbols that a library exports for a kernel made with torch_xla_ext/kernel.h."""
+"""Find the symbols that a library exports for a kernel made with torch_xla_ext/kernel.h."""
 
 import ctypes
 import difflib
@@ -22,7 +22,7 @@ _SIZE_FUNCTION = ctypes.CFUNCTYPE(
 
 
 def size_function(address: int) -> SizeFunction:
-    """Return a kernel's size function, of include/torch_xla_ext/sizes.h."""
+    """Return the kernel's size function at an address (include/torch_xla_ext/sizes.h)."""
     function = _SIZE_FUNCTION(address)
 
     def size(sizes: Sequence[int], dtypes: Sequence[int]) -> int:
@@ -34,7 +34,7 @@ def size_function(address: int) -> SizeFunction:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return a suggestion for an error: the `names` that are similar to `name`, if any."""
+    """Return an error text's suggestion: the `names` that are similar to `name`, if any."""
     near = difflib.get_close_matches(name, sorted(set(names)), n=3)
     return "; did you mean " + " or ".join(map(repr, near)) + "?" if near else ""
 

@@ -1,6 +1,6 @@
-"""The launch of a compiled kernel: the attributes of the target XlaGpuCompiledKernel.
+"""Describe the launch of a compiled kernel as attributes of the target XlaGpuCompiledKernel.
 
-Triton's kernels and those of `cuda_kernel` are launched by it. Its C++ side is
+The target launches Triton kernels and kernels made with `cuda_kernel`. Its C++ side is
 csrc/launchers/compiled_kernel.h. The front end makes the call.
 """
 
@@ -24,7 +24,7 @@ Grid = Dimensions | Callable[[Mapping[str, object]], Dimensions]
 
 
 def digest_of(kernel: str, module: bytes) -> str:
-    """Return the key of a loaded function in the process."""
+    """Return the key under which the process keeps the loaded function."""
     return hashlib.sha256(kernel.encode() + b"\0" + module).hexdigest()
 
 
@@ -48,10 +48,10 @@ def tensor_map(address: str, description: bytes) -> str:
 
     Args:
         address: the word for the operand or result.
-        description: as csrc/launchers/tensor_map.cc reads it, little-endian, from 32 bits
-            each for the CUtensorMapDataType, the CUtensorMapSwizzle, the CUtensorMapFloatOOBfill,
-            the rank and the box's sizes, and 64 bits each for the array's sizes and, in bytes, its
-            strides but for the elements' own; the innermost dimension first.
+        description: little-endian fields, which csrc/launchers/tensor_map.cc reads: 32 bits each
+            for the CUtensorMapDataType, the CUtensorMapSwizzle, the CUtensorMapFloatOOBfill, the
+            rank and the box's sizes, and 64 bits each for the array's sizes and for its strides in
+            bytes, without that of the innermost dimension. The innermost dimension comes first.
     """
     return f"m{address}:{description.hex()}"
 
@@ -65,14 +65,14 @@ class Launch:
 
     Attributes:
         module: a cubin, a fatbin, or the text of PTX.
-        digest: of the module and the kernel's name.
+        digest: the digest of the module and the kernel's name.
         kernel: the function's name in the module.
-        grid, block, cluster: numbers of blocks, of threads, and of blocks of a cluster.
+        grid, block, cluster: three numbers each: blocks, threads in a block, blocks in a cluster.
         shared: bytes of dynamic shared memory.
         cooperative: whether all blocks are resident at once, so that they can synchronize.
-        dependent: whether it may start before the kernel before it ends (programmatic dependent
+        dependent: whether the kernel may start before the previous one ends (programmatic dependent
             launch).
-        spread: whether a cluster's blocks are spread over the multiprocessors, as Triton wants it.
+        spread: whether a cluster's blocks are spread over the multiprocessors, as Triton requires.
     """
 
     module: bytes
@@ -108,18 +108,18 @@ class Call(NamedTuple):
     Attributes:
         launch: the kernel, and how it is launched.
         operands: the device's tensors.
-        results: their types.
+        results: the results' types.
         parameters: words of the functions above.
-        aliases: {result: operand}: results in an operand's buffer. The caller's tensors do not
+        aliases: {result: operand} for results in an operand's buffer. The caller's tensors do not
             change.
         has_side_effect: XLA keeps the call even if nothing in the program uses its results.
-        num_hidden_results: how many of the last results are workspaces, which get no tensor.
-        sharding_rule: the dimensions that devices may share, as of `define_operator`.
-        local: returns the call of a device for its part: meta tensors, and types of the visible
-            results.
+        num_hidden_results: how many of the last results are workspaces, which are not returned.
+        sharding_rule: the dimensions that devices may share, as in `define_operator`.
+        local: returns a device's call; it receives the device's part of the operands, as meta
+            tensors, and the types of the visible results.
         local_values: other values that `local` depends on, distinguished by their repr; None for a
             `local` that is called for all parts when the call is made.
-        operand_layouts, result_layouts: as of traits.Traits.
+        operand_layouts, result_layouts: as in traits.Traits.
     """
 
     launch: Launch
@@ -144,11 +144,11 @@ def three(name: str, given: object, what: str) -> tuple[int, int, int]:
     """Return one to three numbers as three numbers.
 
     Args:
-        name: the kernel.
+        name: the kernel's name.
         what: "grid" or "block".
 
     Raises:
-        ValueError: they are not.
+        ValueError: `given` is not one to three numbers.
     """
     numbers = (given,) if isinstance(given, (int, np.integer)) else given
     try:
@@ -165,9 +165,9 @@ def three(name: str, given: object, what: str) -> tuple[int, int, int]:
 
 
 def computed(args: Sequence[object]) -> list[object]:
-    """Return the arguments of a call with a sharding rule; some are functions of others.
+    """Return the arguments of a call with a sharding rule, with functions replaced by results.
 
-    A function gets the list of arguments, with an ArrayType for each tensor and None for each
+    A function receives the list of arguments, with an ArrayType for each tensor and None for each
     function.
     """
     known = [
@@ -185,6 +185,6 @@ def normalized_grid(kernel: str, grid: Grid, values: Mapping[str, object]) -> tu
     """Return a grid as three numbers of blocks.
 
     Raises:
-        ValueError: it is not a grid.
+        ValueError: `grid` is not one to three numbers of blocks.
     """
     return three(kernel, grid(values) if callable(grid) else grid, "grid")

@@ -1,4 +1,4 @@
-"""Loads the shared libraries of kernels and finds functions in them."""
+"""Load the shared libraries of kernels, and find functions in them."""
 
 import ctypes
 import difflib
@@ -17,7 +17,7 @@ _copies = tempfile.TemporaryDirectory(prefix="torch_xla_ext-")
 
 
 def load(path: str | os.PathLike[str]) -> ctypes.CDLL:
-    """Load a library, or, if its file has changed since, a copy of it.
+    """Load a library; if its file has changed since it was first loaded, load a copy.
 
     For a known path, the dynamic loader would return the old library.
     """
@@ -123,7 +123,7 @@ def exported(library: ctypes.CDLL) -> list[str]:
 
 
 def alike(symbol: str, names: list[str]) -> str:
-    """Return the part of an error text that lists a library's similar functions."""
+    """Return the part of an error text that lists a library's functions with similar names."""
     similar = [n for n in names if symbol in n or (len(n) > 3 and n in symbol)]
     similar += [n for n in difflib.get_close_matches(symbol, names, n=5) if n not in similar]
     if similar:

@@ -1,4 +1,4 @@
-"""Properties of a target's calls that XLA needs besides their arguments."""
+"""Properties of a target's calls that XLA needs in addition to their arguments."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,16 +9,16 @@ class Traits:
     """The traits of a target; by default, those of a registered kernel.
 
     Attributes:
-        built_in: XLA:GPU runs the target itself: on CUDA no kernel of its name is registered, and
+        built_in: XLA:GPU implements the target: on CUDA no kernel with its name is registered, and
             its payload is XLA's GpuBackendConfig in JSON.
-        operand_layouts: {operand: dimensions}: the order in memory of an operand's dimensions, the
-            one that changes slowest first. Other operands are row-major. A signature's layouts
-            need not be repeated here.
-        result_layouts: the same of results.
-        num_hidden_results: how many of the last results get no tensor: workspaces whose size XLA
+        operand_layouts: {operand: dimensions}: an operand's dimensions in memory order, the
+            slowest-changing first. Other operands are row-major. A signature's layouts need not be
+            repeated here.
+        result_layouts: the same for results.
+        num_hidden_results: how many of the last results are not returned: workspaces whose size XLA
             sets when it compiles the program.
-        runs_first_alone: programs with the target get the device for themselves when they first
-            run: XLA then loads something that other work would disturb. torch-tpu ignores it.
+        runs_first_alone: the first run of a program with the target has the device to itself,
+            because XLA then loads something that other work would disturb. torch-tpu ignores this.
     """
 
     built_in: bool = False

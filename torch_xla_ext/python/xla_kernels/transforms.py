@@ -1,4 +1,4 @@
-"""PyTorch's transforms that a custom call does not support: derivatives, vmap, make_fx."""
+"""Refuse PyTorch's transforms that a custom call does not support: derivatives, vmap, make_fx."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +7,7 @@ from torch.autograd import forward_ad
 
 
 class WithoutDerivative(torch.autograd.Function):
-    """A function whose backward pass is an error instead of an incomplete gradient."""
+    """A function whose backward pass raises an error instead of returning incomplete gradients."""
 
     @staticmethod
     def forward(
@@ -31,7 +31,7 @@ class WithoutDerivative(torch.autograd.Function):
 
 
 def may_apply() -> bool:
-    """Return whether one of torch's transforms is at work, on whatever tensors."""
+    """Return whether one of torch's transforms is active, for any tensors."""
     return (
         torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
         or torch._C._functorch.peek_interpreter_stack() is not None
@@ -40,7 +40,7 @@ def may_apply() -> bool:
 
 
 def refuse(target: str, tensors: Sequence[torch.Tensor | None]) -> None:
-    """Refuse transforms, which would be lost silently: a call is not a dispatcher operator."""
+    """Refuse active transforms, which a call, as no dispatcher operator, would silently ignore."""
     remedy = "make an operator of the kernel, with torch_xla_ext.define_operator"
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
         raise NotImplementedError(

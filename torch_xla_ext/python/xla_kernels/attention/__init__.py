@@ -1,1 +1,1 @@
-"""Attention by targets that XLA itself provides."""
+"""Attention with custom-call targets that XLA provides."""

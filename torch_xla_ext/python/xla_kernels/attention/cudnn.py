@@ -1,12 +1,12 @@
-"""Dense attention by cuDNN, as XLA:GPU calls it: ``torch.ops.xla_gpu.cudnn_attention``.
+"""Dense attention with cuDNN, called by XLA:GPU: ``torch.ops.xla_gpu.cudnn_attention``.
 
-XLA:GPU runs the targets ``__cudnn$fmha…`` itself. The last result is a workspace. The calls are the
-same as those that JAX makes for ``jax.nn.dot_product_attention(implementation="cudnn")``
+XLA:GPU implements the targets ``__cudnn$fmha…``. A call's last result is a workspace. The calls are
+the same as those that JAX makes for ``jax.nn.dot_product_attention(implementation="cudnn")``
 (jax/_src/cudnn/fused_attention_stablehlo.py).
 
-The operands of the calls are [batch_size, seq_len, num_heads, head_dim], which is what projections
-to heads write: as [batch_size, num_heads, seq_len, head_dim], each would be copied before the call.
-The results of a call have cuDNN's order, heads first.
+The operands are [batch_size, seq_len, num_heads, head_dim], as projections to heads write them;
+[batch_size, num_heads, seq_len, head_dim] would need a copy of each before the call. The results
+have cuDNN's order, heads first.
 """
 
 import json
@@ -31,7 +31,7 @@ max_head_dim = 128
 
 
 def look_at_gpu() -> None:
-    """Find out what cuDNN supports on this GPU. Call this when there is a client."""
+    """Find out what cuDNN supports on this GPU. Call this after the client is created."""
     global max_head_dim
     try:
         max_head_dim = 256 if driver.compute_capability() == 90 else 128
@@ -57,7 +57,7 @@ _BACKWARD_PRODUCTS: _Products = {
 
 
 def _swapped(tensor: torch.Tensor) -> torch.Tensor:
-    """Swap heads and sequence."""
+    """Swap the dimensions of heads and sequence."""
     return tensor.transpose(1, 2)
 
 
@@ -143,7 +143,7 @@ def _config(attributes: Mapping[str, object]) -> dict[str, object]:
 
 
 def _in_float(inputs: Sequence[torch.Tensor], bias: int) -> list[torch.Tensor]:
-    """Return the operands in float32, q, k and v as [batch_size, num_heads, seq_len, head_dim]."""
+    """Return float32 operands; q, k and v as [batch_size, num_heads, seq_len, head_dim]."""
     return [
         _swapped(each.float()) if each.dim() == 4 and number != bias else each.float()
         for number, each in enumerate(inputs)
@@ -243,7 +243,7 @@ _ATTRIBUTES = "bool causal, float sm_scale"
 
 
 def _sharding_rule(bias: torch.Tensor | None = None, **others: Value) -> str:
-    """Return the sharding rule: k kv heads, each shared by g query heads."""
+    """Return the sharding rule, in which g query heads share each of k kv heads."""
     q, kv = "b _ (k g) _", "b _ k _"
     return f"{q}, {kv}, {kv}{_bias_rule(bias)} -> b (k g) _ _, b (k g) _"
 
@@ -264,8 +264,8 @@ def _bias_rule(bias: torch.Tensor | None) -> str:
 def _traits(results: Sequence[int]) -> Traits:
     """Return the traits of calls with results [batch_size, num_heads, seq_len, head_dim].
 
-    cuDNN writes any layout. This one has the sequence before the heads, which the product after
-    attention needs.
+    cuDNN can write any layout. This one has the sequence before the heads, as the matmul after
+    attention needs it.
     """
     return Traits(
         built_in=True,
@@ -327,14 +327,14 @@ def cudnn_attention(
             multiple of num_kv_heads.
         causal: query i sees keys 0 to i.
         bias: [batch_size or 1, num_heads or 1, q_seq_len, kv_seq_len], of q's dtype, finite. It
-            gets no gradient.
+            receives no gradient.
 
     Returns:
-        As q. It has a first derivative.
+        A tensor with q's shape and dtype. It has a first derivative only.
 
     Raises:
-        TypeError, ValueError: another dtype or shape.
-        NotImplementedError: q is on a device that is not XLA's.
+        TypeError, ValueError: an operand has an unsupported dtype or shape.
+        NotImplementedError: q is not on an XLA device.
     """
     q, k, v = map(_swapped, (q, k, v))
     if bias is None:

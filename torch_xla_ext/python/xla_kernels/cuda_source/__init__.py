@@ -1,1 +1,1 @@
-"""CUDA kernels from source text, PTX or cubins, without nvcc: `cuda_kernel`."""
+"""`cuda_kernel`, which makes CUDA kernels from source text, PTX or cubins, without nvcc."""

@@ -1,4 +1,4 @@
-"""Argument binding of a call without a signature."""
+"""Bind the arguments of a call without a signature to the kernel's parameters."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from xla_kernels.signature.schema import ArrayType
 
 @dataclass(frozen=True)
 class Binding:
-    """The parameters of a call's arguments and outputs.
+    """Which parameters a call's arguments and outputs are passed for.
 
     Attributes:
-        outputs: the types of the results.
+        outputs: the results' types.
         aliases: the arguments that the kernel writes to, by their positions.
-        of_outputs: for each output, the parameter that it is passed for; None if the parameters
-            are not known.
+        of_outputs: for each output, the parameter that it is passed for; None if the parameters are
+            unknown.
         of_arguments: the same for the arguments.
     """
 
@@ -39,13 +39,13 @@ def bind(
 
     Args:
         where: prefix of error messages.
-        parameters: None if they are not known.
+        parameters: the kernel's parameters; None if they are unknown.
         outputs: by the parameters' names or positions; or in the order of the kernel's non-const
             pointers, without those that `aliases` names.
         aliases: names of parameters, or positions among the arguments.
 
     Raises:
-        TypeError, ValueError: the arguments cannot be bound, or in more than one way.
+        TypeError, ValueError: the arguments cannot be bound, or can be bound in more than one way.
     """
     types = []
     for name, value in _items(outputs):
@@ -63,7 +63,7 @@ def bind(
     if isinstance(outputs, Mapping):
         indices = [_index(where, parameters, key) for key in outputs]
         if len(set(indices)) < len(indices):
-            raise ValueError(f"{where}: two outputs are for one parameter")
+            raise ValueError(f"{where}: two outputs are given for the same parameter")
     else:
         indices = _found(where, parameters, args, types, aliases)
     rest = [i for i in range(len(parameters)) if i not in indices]
@@ -93,7 +93,7 @@ def check(
     """Check that the parameters accept their arguments.
 
     Raises:
-        TypeError, ValueError: one does not.
+        TypeError, ValueError: a parameter does not accept its argument.
     """
     for index, type_ in zip(binding.of_outputs, binding.outputs, strict=True):
         parameter, named = parameters[index], f"{where}: {label(parameters, index)}"
@@ -151,7 +151,7 @@ def _found(
     types: Sequence[ArrayType],
     aliases: Sequence[str | int],
 ) -> list[int]:
-    """Return the parameters of outputs that have no names: the one choice that fits the types."""
+    """Return the parameters for unnamed outputs, if only one choice fits the types."""
     named = {_index(where, parameters, alias) for alias in aliases if isinstance(alias, str)}
     written = [i for i, p in enumerate(parameters) if p.is_written and i not in named]
     choices = [

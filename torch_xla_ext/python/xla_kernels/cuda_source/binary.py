@@ -17,13 +17,13 @@ _PTX_SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}
 
 @dataclass(frozen=True)
 class Binary:
-    """A module.
+    """A module of machine code or PTX.
 
     Attributes:
         architecture: "sm_90" for a cubin, "compute_90" for PTX, "any" for a fatbin, in which the
             driver looks for the GPU's code.
-        kernels: the sizes of the parameters in bytes, by kernel; None if the module does not have
-        them.
+        kernels: the parameters' sizes in bytes, by kernel; None if the module does not contain
+            them.
     """
 
     architecture: str
@@ -34,7 +34,7 @@ def read(module: bytes) -> Binary:
     """Read a module.
 
     Raises:
-        ValueError: it is not a cubin, a fatbin or PTX.
+        ValueError: the module is not a cubin, a fatbin or PTX.
     """
     if module[:4] == b"\x7fELF":
         try:
@@ -101,7 +101,7 @@ def _read_cubin(module: bytes) -> Binary:
 
 
 def _parameter_sizes(info: bytes) -> tuple[int, ...] | None:
-    """Return the sizes of a kernel's parameters, from its attributes."""
+    """Return the sizes of a kernel's parameters, from its ELF attributes."""
     sizes, at = {}, 0
     while at + 4 <= len(info):
         layout, kind, value = struct.unpack_from("<BBH", info, at)

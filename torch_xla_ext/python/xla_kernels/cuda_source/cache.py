@@ -1,4 +1,4 @@
-"""Compiled kernels on disk, by the content of everything that they were compiled from."""
+"""Cache compiled kernels on disk, by the content of everything that they are compiled from."""
 
 import contextlib
 import hashlib
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 def folder() -> Path | None:
-    """Return the folder of the files; None if an empty variable turns the cache off."""
+    """Return the cache's folder; None if the variable is empty, which turns the cache off."""
     given = os.environ.get(FOLDER_VARIABLE)
     if given is not None:
         return Path(given) if given else None
@@ -25,13 +25,13 @@ def folder() -> Path | None:
 
 
 def key_of(parts: object) -> str:
-    """Return the key of an object that was made from `parts`, which json can write."""
+    """Return a cache key for `parts`, which must be JSON-serializable."""
     text = json.dumps([_FORMAT, parts], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def load(key: str) -> Compiled | None:
-    """Return the kernel of this name; None if it is not there or the file is damaged."""
+    """Return the kernel with this key; None if the file is missing or damaged."""
     if (at := folder()) is None:
         return None
     try:
@@ -49,7 +49,7 @@ def load(key: str) -> Compiled | None:
 
 
 def store(key: str, compiled: Compiled) -> None:
-    """Write the file atomically: another process sees all of it or nothing."""
+    """Write a kernel's file atomically: another process sees all of it or nothing."""
     if (at := folder()) is None:
         return
     fields = {

@@ -1,4 +1,4 @@
-"""Compiles one instance of a kernel for one architecture, or reads it from the cache."""
+"""Compile one instance of a kernel for one architecture, or read it from the cache."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,9 @@ class Source:
     """A kernel's source.
 
     Attributes:
-        text: C++.
-        file: its path; None for text that is not from a file.
-        name: the kernel's, or a name expression.
+        text: the C++ source.
+        file: the source's path; None for text that is not from a file.
+        name: the kernel's name, or a name expression.
         options: further options of NVRTC.
         include_dirs: folders of headers.
     """
@@ -37,12 +37,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Instance:
-    """A kernel that is compiled.
+    """A compiled kernel.
 
     Attributes:
         module: a cubin, a fatbin, or the text of PTX.
         kernel: the function's name in the module.
-        types: of its parameters, as the compiler spells them; None if they are not known.
+        types: the parameters' types, as the compiler spells them; None if they are unknown.
     """
 
     module: bytes
@@ -51,17 +51,17 @@ class Instance:
 
 
 def architecture_for(capability: int, supported: Sequence[int]) -> str:
-    """Return the architecture to compile for, for a GPU of this compute capability.
+    """Return the architecture to compile for, given a GPU's compute capability.
 
     Raises:
-        RuntimeError: this NVRTC cannot compile for it.
+        RuntimeError: this NVRTC cannot compile for the GPU.
     """
     if capability in supported:
         return f"sm_{capability}{'a' if capability >= _FIRST_SPECIFIC else ''}"
     older = [each for each in supported if each < capability]
     if not older:
         raise RuntimeError(
-            f"NVRTC compiles for compute capabilities from {min(supported)} on, but the GPU has "
+            f"NVRTC compiles for compute capability {min(supported)} and newer, but the GPU has "
             f"{capability}; install an older NVRTC"
         )
     return f"compute_{max(older)}"  # PTX, which the driver compiles
@@ -71,7 +71,7 @@ def compile_instance(source: Source, architecture: str) -> Instance:
     """Compile a kernel for an architecture: "sm_90a" for a cubin, "compute_90" for PTX.
 
     Raises:
-        nvrtc.CompilationError: with the compiler's text.
+        nvrtc.CompilationError: the source does not compile; with the compiler's messages.
         ValueError: the architecture is malformed or unknown. nvrtc.MissingError: there is no NVRTC.
     """
     match = ARCHITECTURE.fullmatch(architecture)
@@ -161,7 +161,7 @@ def _of_the_source(log: str) -> str:
 
 
 def _with_lines(log: str, text: str, file: str) -> str:
-    """Return the compiler's messages; the first is shown with its source line."""
+    """Return the compiler's messages, the first with its source line."""
     match = re.search(rf"^{re.escape(file)}\((\d+)\)", log, re.MULTILINE)
     lines = text.splitlines()
     if match is None or not 1 <= int(match[1]) <= len(lines):

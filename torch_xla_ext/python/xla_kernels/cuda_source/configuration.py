@@ -1,4 +1,4 @@
-"""Launch configurations: numbers, or functions of the arguments."""
+"""Launch configurations, given as numbers or as functions of the arguments."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Configuration(NamedTuple):
 
     @property
     def key(self) -> Hashable:
-        """A hashable key, equal for equal launches."""
+        """A hashable key that equal launch configurations share."""
         return tuple(tuple(each) if isinstance(each, list) else each for each in self)
 
     def at(self, key: object) -> Configuration:
@@ -65,10 +65,10 @@ class Configuration(NamedTuple):
         """Return the launch of a compiled kernel.
 
         Args:
-            values: the arguments by name, for the functions.
+            values: the arguments by name, which the configuration's functions receive.
 
         Raises:
-            TypeError, ValueError: the numbers are not valid for a launch.
+            TypeError, ValueError: the numbers do not form a valid launch.
         """
         where = f"cuda_kernel {self.name!r}"
         if not self.is_complete:
@@ -83,7 +83,7 @@ class Configuration(NamedTuple):
             except Exception as error:
                 has = ", ".join(key for key in values if isinstance(key, str)) or "no names"
                 raise ValueError(
-                    f"{where}: {name} raised {type(error).__name__}: {error}; it gets {has}"
+                    f"{where}: {name} raised {type(error).__name__}: {error}; it receives {has}"
                 ) from error
 
         grid = launches.three(where, computed("grid"), "grid")

@@ -1,6 +1,6 @@
-"""The C++ types of a kernel's parameters: which arguments they accept, and how these are packed.
+"""C++ types of a kernel's parameters: check which arguments they accept, and pack these.
 
-The compiler provides the types, in the mangled name of a C++ function.
+The types are known from the mangled name that the compiler gives to a C++ function.
 """
 
 import ctypes
@@ -68,10 +68,10 @@ CPP_NAMES = {
 
 @dataclass(frozen=True)
 class Argument:
-    """The argument of a parameter in a call.
+    """A call's argument for a parameter.
 
     Attributes:
-        value: an ArrayType, None for an absent array, a number, or the content of a struct.
+        value: an ArrayType, None for an absent array, a number, or the bytes of a struct.
         address: for an array, the word of a launch that stands for its address.
     """
 
@@ -84,8 +84,8 @@ class Parameter:
     """A parameter of a kernel.
 
     Attributes:
-        type: in the compiler's spelling, "float const*".
-        name: None if it is not known.
+        type: the type in the compiler's spelling, "float const*".
+        name: the parameter's name; None if it is unknown.
     """
 
     type: str
@@ -105,17 +105,17 @@ class Parameter:
 
     @property
     def takes_values(self) -> bool:
-        """True if it takes values other than arrays and None."""
+        """True if it accepts values other than arrays and None."""
         return not self.is_pointer
 
     @property
     def is_written(self) -> bool:
-        """True if the kernel may write through it."""
+        """True if the type lets the kernel write through the parameter."""
         return self.is_pointer and not self.type.removesuffix("*").rstrip().endswith("const")
 
     @property
     def declares_writes(self) -> bool:
-        """True if its declaration states that the kernel writes through it."""
+        """True if the declaration states that the kernel writes through the parameter."""
         return self.is_written
 
     @property
@@ -131,7 +131,7 @@ class Parameter:
         return _ELEMENTS.get(self.element, dtype) == dtype
 
     def check_dtype(self, where: str, dtype: torch.dtype) -> None:
-        """Raise TypeError unless this is a pointer that may refer to an array of this dtype."""
+        """Raise TypeError unless the parameter is a pointer to arrays of this dtype."""
         if not self.is_pointer:
             raise TypeError(f"{where}: the kernel's parameter is {self.type}, but got a tensor")
         if not self.accepts(dtype):
@@ -144,7 +144,7 @@ class Parameter:
         """Return the words that a launch passes: an array's address, or a value's bytes.
 
         Raises:
-            TypeError, ValueError: as of `packed`.
+            TypeError, ValueError: as for `packed`.
         """
         if argument.address is not None:
             return [argument.address]
@@ -154,10 +154,11 @@ class Parameter:
         """Pack a value into its bytes in memory.
 
         Args:
-            size: of the parameter in bytes, None if it is not known.
+            size: the parameter's size in bytes; None if it is unknown.
 
         Raises:
-            TypeError, ValueError: the value is not of the parameter's type, or does not fit.
+            TypeError, ValueError: the value's type does not match the parameter, or the value is
+                out of range.
         """
         data = self._packed(where, value)
         if size is not None and len(data) != size:
@@ -251,7 +252,7 @@ def split(text: str) -> list[str]:
 
 
 def types_of(mangled: str) -> tuple[str, ...] | None:
-    """Return the types of a function's parameters from its mangled name, if it has them."""
+    """Return the types of a function's parameters from its mangled name, if it contains them."""
     text = demangled(mangled)
     if text is None or not text.endswith(")"):
         return None
@@ -271,7 +272,7 @@ def function_types(text: str) -> tuple[str, ...]:
         depth += (text[i] == "(") - (text[i] == ")")
         if depth == 0:
             return tuple(_canonical(part) for part in split(text[begin:i]))
-    raise ValueError(f"no function's type: {text}")
+    raise ValueError(f"not a function's type: {text}")
 
 
 def _canonical(type_: str) -> str:
@@ -323,9 +324,9 @@ def _without_comments(text: str) -> str:
 
 
 def parameters_in(source: str, function: str) -> tuple[Parameter, ...] | None:
-    """Return a kernel's parameters as source text declares them; None if it does not.
+    """Return a kernel's parameters as declared in source text; None without a declaration.
 
-    They name arguments, and bind them without a compiler. The types for launches come from the
+    They provide names, and bind arguments without a compiler. The types for launches come from the
     compiler.
     """
     source = _without_comments(source)

@@ -1,4 +1,4 @@
-"""CuPy's RawKernel for `cuda_kernel`: NVRTC compiles its source, as it does for CuPy."""
+"""Read CuPy's RawKernel for `cuda_kernel`; NVRTC compiles its source, as for CuPy."""
 
 import re
 import sys
@@ -14,12 +14,12 @@ def read(kernel: object) -> LibraryKernel:
     """Read a cupy.RawKernel for `cuda_kernel`.
 
     Raises:
-        ValueError: the kernel is from a file with machine code.
+        ValueError: the kernel was loaded from a file with machine code.
     """
     if kernel.code is None:
         raise ValueError(
             f"cuda_kernel: the RawKernel {kernel.name!r} is from {kernel.file_path}, whose types "
-            "CuPy does not know: use CudaKernel.from_file(path, name, prototype='void …(…)')"
+            "CuPy does not know; use CudaKernel.from_file(path, name, prototype='void …(…)')"
         )
     cupy = sys.modules[type(kernel).__module__.partition(".")[0]]
     folders = [Path(file, "../_core/include").resolve() for file in [cupy.__file__] if file]

@@ -1,4 +1,4 @@
-"""cuTile's kernels (cuda.tile), for `cuda_kernel`: exported as cubins with its documented ABI."""
+"""Read kernels of cuTile (cuda.tile) for `cuda_kernel`, exported as cubins."""
 
 import importlib.metadata
 import inspect
@@ -24,7 +24,7 @@ _FORMATS = {"int32": "<i", "int64": "<q", "float32": "<f", "float64": "<d", "boo
 
 
 def read(kernel: object) -> LibraryKernel:
-    """Read a kernel of @ct.kernel for `cuda_kernel`."""
+    """Read a kernel made with @ct.kernel for `cuda_kernel`."""
     function = kernel._annotated_function.pyfunc
     # The compiler chooses the number of threads; a launch passes 1.
     fixed = {"block": 1, "block_is_fixed": True}

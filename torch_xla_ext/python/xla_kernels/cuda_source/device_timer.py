@@ -1,4 +1,4 @@
-"""Time launches on GPU 0 by CUDA's driver, in separately allocated memory."""
+"""Time launches on GPU 0 with CUDA's driver API, in separately allocated memory."""
 
 import contextlib
 import ctypes
@@ -30,20 +30,20 @@ class NoMemoryError(RuntimeError):
 
 
 class LostContextError(RuntimeError):
-    """A kernel has failed while it ran: the process can use the GPU no more."""
+    """A kernel failed while it ran, so the process can no longer use the GPU."""
 
 
 def device_name() -> str:
-    """Return the driver's name of GPU 0."""
+    """Return the name of GPU 0."""
     return cuda.device_name(_GPU)
 
 
 class Timer:
-    """Time launches with the same arrays. `timer` makes it.
+    """Times launches with the same arrays; made by `timer`.
 
-    The arrays are in the timer's own memory: floats are random, other numbers are 0. Launches use
-    several copies in rotation, so that operands are read from the device's memory, as in a program,
-    and not from its cache.
+    The arrays are in memory of the timer; floats are random, other numbers are 0. Launches use
+    several copies in turn, so that operands are read from the device's memory, as in a program, and
+    not from its cache.
     """
 
     def __init__(self, stream: int, copies: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
@@ -59,11 +59,11 @@ class Timer:
             _try(self._call, "cuEventDestroy_v2", event)
 
     def milliseconds(self, launch: Launcher, repetitions: int = 10) -> float:
-        """Return the least time of a launch, among many in a CUDA graph.
+        """Return the shortest time of a launch, among many in a CUDA graph.
 
         Raises:
             LostContextError: the kernel fails when it runs, as with a wrong address.
-            RuntimeError: it cannot be launched.
+            RuntimeError: the kernel cannot be launched.
         """
         try:
             launch(*self._copies[0], self._stream)  # loads the module
@@ -123,10 +123,10 @@ def timer(
     """Yield a timer of launches with these arrays, on GPU 0.
 
     Args:
-        aliases: {result: operand}: results in an operand's buffer.
+        aliases: {result: operand} for results in an operand's buffer.
 
     Raises:
-        NoMemoryError: there is no memory for them.
+        NoMemoryError: there is too little memory for the arrays.
     """
     call = cuda.driver()
     with contextlib.ExitStack() as cleanup:
@@ -159,13 +159,13 @@ def timer(
 
 
 def _try(function: Callable[..., object], *arguments: object) -> None:
-    """Free something; after a kernel's failure this fails, too, without further information."""
+    """Call a function that frees something, and ignore its errors after a kernel's failure."""
     with contextlib.suppress(DriverError):
         function(*arguments)
 
 
 def _num_copies(arrays: Sequence[ArrayType]) -> int:
-    """Return the number of copies that together exceed the cache, and fit into free memory."""
+    """Return how many copies together exceed the cache, but fit into free memory."""
     size = max(sum(array.size * array.dtype.itemsize for array in arrays), 1)
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     cuda.driver()("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))

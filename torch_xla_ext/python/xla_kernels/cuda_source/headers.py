@@ -1,4 +1,4 @@
-"""The headers that a source includes: built-in ones, and the content of files."""
+"""Provide built-in headers, and identify the header files that a source includes."""
 
 import functools
 import hashlib
@@ -99,18 +99,18 @@ def built_in(folders: Sequence[Path]) -> dict[str, str]:
 
 
 def identity(source: str, folder: Path | None, folders: Sequence[Path]) -> list[list[str]] | None:
-    """Return the files that a source may include, directly or not, and what they contain.
+    """Return the files that a source may include, directly or indirectly, with their digests.
 
-    Includes are followed whatever the conditions around them say, so that no content that the
-    compiler reads is left out.
+    All includes are followed, even inside conditions, so that no content that the compiler reads is
+    left out.
 
     Args:
-        folder: the source's own.
+        folder: the source's folder.
         folders: the include folders, in order.
 
     Returns:
-        Pairs of a path and a digest; None if it is not known which files they are: a name is
-        computed, or the file is that behind the first one of its name (include_next).
+        Pairs of a path and a digest; None if the files are unknown, because a name is computed or
+        include_next is used.
     """
     contents: dict[str, str] = {}
     to_read = [(source, folder)]
@@ -151,7 +151,7 @@ def file_identity(path: str | os.PathLike[str]) -> list[object]:
 
 
 def folder_identity(folder: Path) -> list[object]:
-    """Identify a folder of CUDA's headers by one that every version has."""
+    """Identify a folder of CUDA headers by a header that every version contains."""
     for name in ("cuda.h", "cuda/version"):
         if (folder / name).is_file():
             return file_identity(folder / name)

@@ -1,4 +1,4 @@
-"""cuda_kernel: makes a CUDA kernel from its source, callable with XLA tensors."""
+"""cuda_kernel, which makes a CUDA kernel from source, callable with XLA tensors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cuda_kernel(
     configs: Sequence[Mapping[str, object]] = (),
     reference: Reference | None = None,
 ) -> CudaKernel:
-    """Make a callable of a CUDA kernel in source text, without nvcc.
+    """Make a callable from a CUDA kernel's source text, without nvcc.
 
     ::
 
@@ -55,19 +55,19 @@ def cuda_kernel(
             }''', "square", reference=lambda x, n: x * x)
         (y,) = square[(n + 255) // 256, 256](x, n, outputs=[x])
 
-    On a GPU, NVRTC compiles it for GPU 0 when a call is first traced. The machine code is cached
-    on disk ($TORCH_XLA_EXT_KERNEL_CACHE, by default ~/.cache/torch_xla_ext/kernels), by the content
-    of the source and of the headers that it includes, the options, the architecture and NVRTC. It
-    is part of the XLA program, which needs neither NVRTC nor the source to run.
+    On a GPU, NVRTC compiles the kernel for GPU 0 when a call is first traced. The machine code is
+    cached on disk ($TORCH_XLA_EXT_KERNEL_CACHE, by default ~/.cache/torch_xla_ext/kernels), by the
+    content of the source and its headers, the options, the architecture and NVRTC. The XLA program
+    contains the machine code, and needs neither NVRTC nor the source to run.
 
-    With a signature the kernel needs no `outputs` at its calls, can be the target of
+    With a signature, calls need no `outputs`, and the kernel can be the target of
     `define_operator`, and is called as ``square(x)`` if `grid` and `block` are given here.
 
     Args:
         source: CUDA C++, or the path of a file with it (a Path, or text that ends with .cu or
-            .cuh). `extern "C"` is not needed. Or a kernel of another library: a cupy.RawKernel, a
-            function with @numba.cuda.jit, or with @ct.kernel of cuTile; the library compiles the
-            latter two for the types of each call's arguments.
+            .cuh). `extern "C"` is not needed. Or a kernel of another library: a cupy.RawKernel, or
+            a function with @numba.cuda.jit or cuTile's @ct.kernel; Numba and cuTile compile their
+            functions for the types of each call's arguments.
         name: the `__global__` function, or an expression that names it: ``"ns::scale<float, 4>"``;
             None for a kernel of another library.
             With a signature, ``"scale<{T}>"`` has the type of the dtype variable T, and
@@ -79,24 +79,25 @@ def cuda_kernel(
             ``"(x: T[n]) -> (out: T[n]) where T: F32 | F16"``. A result without a dtype,
             ``-> (cache)``, is written to that operand's buffer.
         parameters: with a signature, the other arguments of a call: ``"eps: f32, causal: bool"``.
-        arguments: with a signature, the arguments of the kernel's parameters, in order, as a list
-            or as words: names of operands, results, parameters and sizes, ``x.size`` for a number
-            of elements, and ``none`` for a null pointer. By default the parameters' own names.
+        arguments: with a signature, the arguments for the kernel's parameters, in order, as a list
+            or a space-separated str: names of operands, results, parameters and sizes, ``x.size``
+            for a number of elements, and ``none`` for a null pointer. By default the parameters'
+            own names.
         grid, block: one to three numbers of blocks and of threads, or a function that computes
             them from a dict of the arguments: numbers, sizes, and ArrayType for tensors.
-        shared_bytes: the dynamic shared memory of a block, or such a function.
-        cluster: one to three numbers of blocks that form a cluster.
+        shared_bytes: the bytes of a block's dynamic shared memory, or a function as for `grid`.
+        cluster: the numbers of blocks in a cluster, one to three.
         cooperative: whether blocks may synchronize with each other (grid.sync()).
-        dependent: whether it may start before the kernel before it ends (programmatic dependent
-            launch); the kernel then has to wait for it.
+        dependent: whether the kernel may start before the previous one ends (programmatic dependent
+            launch); the kernel must then wait for it (griddepcontrol.wait).
         configs: with a signature, configurations from which the fastest is chosen for each set of
-            shapes on the GPU, as by triton.autotune: dicts of the same names, ``[{"TILE": 64},
-            {"TILE": 128}]``. A value replaces the name's field ``{TILE}``, or without one defines a
-            macro of the source, and is ``call["TILE"]`` in functions of grid, block and
-            shared_bytes. Each is timed when a call is first traced, on arrays of its own; the
-            choice is kept on disk beside the compiled kernels.
-        reference: on the CPU, computes the results in place of the kernel. It gets the arguments of
-            the call and returns its results: a tensor, or several.
+            shapes on the GPU, as by triton.autotune: dicts with the same keys, ``[{"TILE": 64},
+            {"TILE": 128}]``. A value replaces the field ``{TILE}`` of `name`, or, if there is no
+            such field, defines a macro for the source; functions for grid, block and shared_bytes
+            read it as ``call["TILE"]``. The configurations are timed when a call is first traced,
+            on separate arrays; the choice is kept on disk beside the compiled kernels.
+        reference: computes the results on the CPU, in place of the kernel. It receives the
+            arguments of the call and returns one tensor or several.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -105,7 +106,7 @@ def cuda_kernel(
     configuration = {"block": block, "cooperative": cooperative}
     if isinstance(source, (str, os.PathLike)):
         if name is None:
-            raise TypeError("cuda_kernel: name the `__global__` function of the source")
+            raise TypeError("cuda_kernel: pass the name of the `__global__` function in the source")
         text, file = _read(source)
         folders = tuple(Path(folder).resolve() for folder in include_dirs)
         code: codes.Code = SourceCode(Source(text, file, name, tuple(options), folders))
@@ -148,14 +149,14 @@ def _read(source: str | os.PathLike[str]) -> tuple[str, Path | None]:
 
 
 class CudaKernel:
-    """A CUDA kernel; `cuda_kernel` and `CudaKernel.from_file` make it.
+    """A CUDA kernel, made by `cuda_kernel` or `CudaKernel.from_file`.
 
     ``kernel[grid, block, shared_bytes](…)`` calls it, or with a signature, grid and block,
     ``kernel(…)``.
 
     Attributes:
-        name: the kernel's, or the expression that names it.
-        signature: None if it has none.
+        name: the kernel's name, or the expression that names it.
+        signature: the signature, or None.
     """
 
     def __init__(
@@ -176,8 +177,8 @@ class CudaKernel:
             self.signature = Signature.parse(name, signature, parameters, arguments)
             if self.signature.schema.has_layouts and isinstance(code, PythonCode):
                 raise ValueError(
-                    f"cuda_kernel {name!r}: a kernel of {code.library} gets row-major arrays: its "
-                    "signature must not have layouts"
+                    f"cuda_kernel {name!r}: a kernel of {code.library} receives row-major arrays: "
+                    "its signature must not have layouts"
                 )
         configs = _checked_configs(name, configs, self.signature)
         self.calls = Calls(name, code, self.signature, configuration, reference, configs)
@@ -206,18 +207,18 @@ class CudaKernel:
         configs: Sequence[Mapping[str, object]] = (),
         reference: Reference | None = None,
     ) -> CudaKernel:
-        """Make a callable of a kernel that is compiled: a file of `save`, a cubin or PTX.
+        """Make a callable from a compiled kernel: a file written by `save`, a cubin or PTX.
 
         Args:
             path: the file.
-            name: the kernel's, as in C++ or in the file; None for a file with one kernel.
-            prototype: the kernel's declaration, ``"void axpy(float a, const float* x, float* y)"``:
-                for `extern "C"` functions, whose types a file does not have, and to name arguments.
-            signature: this and the following are as in `cuda_kernel`.
+            name: the kernel's name, as in C++ or in the file; None for a file with one kernel.
+            prototype: the kernel's declaration, ``"void axpy(float a, const float* x, float* y)"``,
+                for names of arguments, and for `extern "C"` functions, whose types the file lacks.
+            signature: this and the following arguments are as in `cuda_kernel`.
 
         Raises:
             FileNotFoundError: there is no such file.
-            TypeError, ValueError: a wrong argument, or the file has no such kernel.
+            TypeError, ValueError: an argument is wrong, or the file has no such kernel.
         """
         name, code = codes.load(Path(path), name, prototype)
         if macros := _macros(name, configs):
@@ -239,23 +240,23 @@ class CudaKernel:
         )
 
     def check(self, *args: object, architectures: str | Sequence[str] | None = None) -> None:
-        """Check the kernel without a GPU: its source, its types, and how it is launched.
+        """Check the kernel without a GPU: its source, parameter types and launch configuration.
 
-        It compiles the source, compares the types of the kernel's parameters with the signature,
-        for all its dtypes, calls `grid`, `block` and `shared_bytes`, and checks their limits.
-        Without `args`, it tries several sizes and numbers that the signature allows; a failure for
-        all of them is an error. Without a signature, it compiles the source, and checks numbers
-        of `grid` and `block`.
+        With a signature, this compiles the source, compares the types of the kernel's parameters
+        with all dtypes of the signature, calls `grid`, `block` and `shared_bytes`, and checks their
+        limits. Without `args`, it tries several sizes and numbers that the signature allows, and
+        raises an error if all fail. Without a signature, it compiles the source, and checks `grid`
+        and `block` if they are numbers.
 
-        On the CPU, each call with new shapes is checked so, too, where NVRTC is installed.
+        Each call on the CPU with new shapes is checked in this way, too, if NVRTC is installed.
 
         Args:
-            args: those of a call, for a kernel with a signature: tensors on any device, also on
-                meta, and numbers.
-            architectures: as of `save`; by default GPU 0's, or without a GPU "sm_90a".
+            args: for a kernel with a signature, the arguments of a call: tensors on any device,
+                including meta, and numbers.
+            architectures: as for `save`; by default GPU 0's, or "sm_90a" without a GPU.
 
         Raises:
-            CompilationError: with the compiler's text.
+            CompilationError: the source does not compile; with the compiler's messages.
             TypeError, ValueError: as a call would raise.
             ImportError: NVRTC is missing.
         """
@@ -267,7 +268,7 @@ class CudaKernel:
     def compile(
         self, architecture: str | None = None, *, instances: Sequence[str] | None = None
     ) -> dict[str, bytes]:
-        """Compile it now, even without a GPU.
+        """Compile the kernel now, even without a GPU.
 
         Args:
             architecture: "sm_90a" for a cubin, "compute_90" for PTX; None for GPU 0.
@@ -277,8 +278,8 @@ class CudaKernel:
             The modules by name expression.
 
         Raises:
-            CompilationError: with the compiler's text.
-            TypeError: the kernel's parameters are not of the signature's types.
+            CompilationError: the source does not compile; with the compiler's messages.
+            TypeError: the types of the kernel's parameters do not match the signature.
             ValueError: NVRTC does not compile for this architecture.
             RuntimeError: NVRTC is missing, or there is no GPU.
         """
@@ -296,7 +297,7 @@ class CudaKernel:
         *,
         instances: Sequence[str] | None = None,
     ) -> None:
-        """Compile it for several architectures, and write a file for `from_file`.
+        """Compile the kernel for several architectures, and write a file for `from_file`.
 
         Machines that read it need neither NVRTC nor headers.
 
@@ -340,21 +341,20 @@ class CudaKernel:
             Args:
                 args: the arguments of the kernel's parameters, in order without the outputs: XLA
                     tensors, at least one, for pointers (None for a null pointer), numbers, and
-                    bytes for structs. The kernel gets row-major tensors.
+                    bytes for structs. The kernel receives row-major tensors.
                 outputs: descriptions of the results, each a tensor or (shape, dtype): for the
                     kernel's non-const pointers, in order, or by the parameters' names. The kernel
-                    gets them uninitialized.
+                    receives them uninitialized.
                 aliases: the arguments to whose tensors the kernel writes, by the parameters' names
                     or by position. XLA copies a tensor that is also used elsewhere.
-                has_side_effect: as of `custom_call`.
+                has_side_effect: as in `custom_call`.
                 sharding_rule: the dimensions of sharded tensors that devices may share, as in
-                    `define_operator`: of the tensors among `args`, and of what the call returns.
-                    Each device launches the kernel for its parts, for which functions of grid,
-                    block and shared_bytes are called again. Numbers are the same on all devices:
-                    one that depends on a size that may be divided is given as a function of the
-                    list of arguments, with ArrayType for tensors: ``lambda args: args[0].size``.
-                    Without it, sharded tensors are gathered. A reference computes with PyTorch's
-                    operations, which need no rule.
+                    `define_operator`: of the tensors among `args`, and of the call's results. Each
+                    device launches the kernel for its parts, for which functions for grid, block
+                    and shared_bytes are called again. Numbers are the same on all devices; pass a
+                    number that depends on a divided size as a function of the list of arguments,
+                    with ArrayType for tensors: ``lambda args: args[0].size``. Without it, sharded
+                    tensors are gathered. References use PyTorch operations, which need no rule.
 
             Returns:
                 The results, followed by the new values of the tensors that `aliases` names. They
@@ -370,8 +370,8 @@ class CudaKernel:
         """Call a kernel that has a signature, grid and block.
 
         Args:
-            args: the operands and then the parameters, in the signature's order.
-            sharding_rule: as of ``kernel[grid, block](…)``.
+            args: the operands, then the parameters, in the signature's order.
+            sharding_rule: as for ``kernel[grid, block](…)``.
 
         Returns:
             The results.
@@ -391,11 +391,13 @@ class CudaKernel:
 
     def _source_code(self, what: str) -> SourceCode:
         if not isinstance(self.calls.code, SourceCode):
-            raise TypeError(f"{self._where}: {what} needs the source, but it is {self.calls.code}")
+            raise TypeError(
+                f"{self._where}: {what} needs the source, but the kernel is {self.calls.code}"
+            )
         return self.calls.code
 
     def _config_options(self) -> dict[str, list[str]]:
-        """Return the texts that the fields of a name may have in configurations."""
+        """Return the possible texts of the name's fields, from the configurations."""
         configs = [variant.config for variant in self.calls.variants.all]
         return {
             key: list(dict.fromkeys(str(_number(config[key])) for config in configs))
@@ -460,7 +462,7 @@ def _macros(name: str, configs: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def _this_or(architecture: str) -> int | str:
-    """Return GPU 0's compute capability, or without a GPU an architecture."""
+    """Return GPU 0's compute capability, or `architecture` without a GPU."""
     try:
         return compute_capability()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Calls of a CUDA kernel: their checks, the value of each parameter, and the reference."""
+"""Make calls of a CUDA kernel: check them, find each parameter's value, run the reference."""
 
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
@@ -28,11 +28,11 @@ class Calls:
     """Makes a kernel's calls.
 
     Attributes:
-        name: the kernel's, or the expression that names it.
-        code: where its machine code comes from.
-        signature: None if it has none.
-        configuration: the launch configuration of calls that give none.
-        variants: its code with each of its configurations.
+        name: the kernel's name, or the expression that names it.
+        code: where the kernel's machine code comes from.
+        signature: the signature, or None.
+        configuration: the launch configuration for calls that give none.
+        variants: the code with each of the kernel's configurations.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Calls:
         parameters: Mapping[str, object],
         configuration: Configuration | None = None,
     ) -> tuple[Launch, list[str]]:
-        """Return the launch of checked arguments, for a kernel with a signature.
+        """Return the launch for checked arguments, for a kernel with a signature.
 
         Returns:
             The launch and its parameters; absent operands are not counted.
@@ -83,7 +83,7 @@ class Calls:
         outputs: Outputs | None = None,
         aliases: Sequence[str | int] | None = None,
     ) -> None:
-        """Check the launch that a GPU would get, once for equal calls.
+        """Check the launch as for a GPU, once for equal calls.
 
         Raises:
             CompilationError, TypeError, ValueError: as on a GPU.
@@ -104,7 +104,7 @@ class Calls:
         """Return the reference's results for an operator with checked arguments.
 
         Args:
-            least: the number of results that it must return: it has no workspaces.
+            least: the number of results that the reference must return; it computes no workspaces.
 
         Raises:
             CompilationError, TypeError, ValueError: the kernel's source or launch is wrong, as far
@@ -169,7 +169,7 @@ class Calls:
         """Return the key of a call; None if it is not cached.
 
         Args:
-            operands: gets the device's tensors among `args`.
+            operands: receives the device's tensors among `args`.
         """
         launch = None
         if configuration is not self.configuration:
@@ -192,7 +192,7 @@ class Calls:
         aliases: Sequence[str | int] | None,
         sharding_rule: str | None = None,
     ) -> Call:
-        """Return the call with checked arguments, on a GPU."""
+        """Return the call with checked arguments, for a GPU."""
         own = args if sharding_rule is None else launches.computed(args)
         call = self._made_for(compute_capability(), configuration, own, outputs, aliases)
         if sharding_rule is None:
@@ -224,7 +224,7 @@ class Calls:
         outputs: Outputs | None,
         aliases: Sequence[str | int] | None,
     ) -> Call | None:
-        """Return the call for a target; None if the kernel's parameters are not known."""
+        """Return the call for a target; None if the kernel's parameters are unknown."""
         if self.signature is not None:
             self._refuse_outputs(outputs, aliases)
             return self._made_with_signature(target, configuration, args)
@@ -238,7 +238,7 @@ class Calls:
     def _checked_on_host(
         self, args: Sequence[object], outputs: Outputs | None, aliases: Sequence[str | int] | None
     ) -> list[ArrayType]:
-        """Return the results of checked arguments, which the reference computes."""
+        """Check the arguments, and return the results' types, which the reference must compute."""
         if self.signature is not None:
             self._refuse_outputs(outputs, aliases)
             tensors, parameters = self.signature.checked_arguments(args)
@@ -312,7 +312,7 @@ class Calls:
         outputs: Outputs,
         aliases: Sequence[str | int],
     ) -> argument_binding.Binding:
-        """Bind a call's arguments, checked."""
+        """Bind and check a call's arguments."""
         binding = argument_binding.bind(self.where, parameters, args, outputs, aliases)
         if parameters is not None:
             argument_binding.check(self.where, parameters, args, binding)
@@ -360,12 +360,12 @@ class Calls:
 
 
 def _described(value: object) -> tuple[torch.Size, torch.dtype] | None:
-    """Return the part of a key for a tensor that describes a result."""
+    """Return a result description's part of the key."""
     return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else None
 
 
 def _described_value(value: object) -> object:
-    """Return the part of a value on which checks depend."""
+    """Return the part of a value that checks depend on."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype
     return (type(value), tuple(value)) if isinstance(value, list) else (type(value), value)

@@ -1,4 +1,4 @@
-"""Checks of a kernel without a GPU: that it compiles, and the arguments of its calls."""
+"""Check without a GPU that a kernel compiles, and that its calls' arguments fit."""
 
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -13,13 +13,13 @@ _MOST_CHECKED = 4096
 
 
 class OncePerCall:
-    """A check of calls that runs once for equal calls."""
+    """Checks calls, once for equal calls."""
 
     def __init__(self) -> None:
         self._checked: set[Hashable] = set()
 
     def __call__(self, key: Hashable, check: Callable[[], object]) -> None:
-        """Check a call, unless one with this key has passed; failures are not cached."""
+        """Check a call, unless a call with this key has passed; failures are not cached."""
         try:
             if key in self._checked:
                 return
@@ -59,11 +59,11 @@ def check_types(variants: Variants, target: For, expressions: Sequence[str], nam
     """Compare the types of compiled kernels' parameters with the signature.
 
     Args:
-        expressions: the kernels' names.
-        named: whether the user named them; they then need not accept all dtypes.
+        expressions: the kernels' name expressions.
+        named: whether the user named the kernels, which then need not accept all dtypes.
 
     Raises:
-        TypeError, ValueError: one of them does not fit the signature.
+        TypeError, ValueError: a kernel does not fit the signature.
     """
     signature = variants.signature
     if signature is None:
@@ -95,7 +95,7 @@ def _check_numbers(configuration: Configuration) -> None:
 def _check_made_up(
     variants: Variants, configuration: Configuration, target: For, chosen: Mapping[str, str]
 ) -> None:
-    """Check calls with these dtypes: it is an error if all generated sizes fail."""
+    """Check calls with these dtypes; raise an error if all generated sizes fail."""
     first = None
     for example in made_up.examples(variants.signature.schema, chosen):
         request = Request(target, *example, configuration)

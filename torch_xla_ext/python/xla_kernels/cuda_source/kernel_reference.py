@@ -1,4 +1,4 @@
-"""A kernel's reference, which computes its results on the CPU."""
+"""Call a kernel's reference, which computes the results on the CPU."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,12 +17,12 @@ def results(
     types: Sequence[ArrayType],
     least: int | None = None,
 ) -> list[torch.Tensor]:
-    """Return the reference's results, checked.
+    """Return the reference's results, after checking them.
 
     Args:
         where: prefix of error messages.
-        types: of the kernel's results.
-        least: the number that it must return; by default all.
+        types: the types of the kernel's results.
+        least: how many results the reference must return; by default all.
     """
     if reference is None:
         raise RuntimeError(

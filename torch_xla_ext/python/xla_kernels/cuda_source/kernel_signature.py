@@ -1,4 +1,4 @@
-"""A kernel's signature in Python: checks of calls, and the arguments of the kernel's parameters."""
+"""Check calls against a kernel's signature, and find the arguments for its parameters."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Bound:
     """A call's checked arguments.
 
     Attributes:
-        values: by name: arrays' types, parameters and sizes; of an absent operand None.
-        operands: of each operand that is there, its position among them.
-        results: of each result, its position.
-        dtypes: of the signature's dtype variables.
+        values: arrays' types, parameters and sizes, by name; None for an absent operand.
+        operands: each present operand's index among the present ones.
+        results: each result's index.
+        dtypes: the values of the signature's dtype variables.
     """
 
     values: dict[str, object]
@@ -49,7 +49,7 @@ class Signature:
     """The operands, results and parameters of a call, and the kernel's own parameters.
 
     Attributes:
-        schema: against which calls are checked.
+        schema: the schema that calls are checked against.
         arguments: words for the kernel's parameters; None if the parameters' names are the words.
     """
 
@@ -60,10 +60,10 @@ class Signature:
     def parse(
         name: str, signature: str, parameters: str, arguments: str | Sequence[str] | None
     ) -> Signature:
-        """Read a signature.
+        """Parse a signature.
 
         Raises:
-            ValueError: it cannot be read, or `arguments` has a word that is not in it.
+            ValueError: it cannot be parsed, or `arguments` has a word that is not in it.
         """
         match = re.match(r"\s*(\w*)\s*(?=\()", signature)
         target = (match and match[1]) or re.split(r"[<(]", name)[0].rsplit("::", 1)[-1].strip()
@@ -72,8 +72,8 @@ class Signature:
         for parameter in schema.parameters:
             if parameter.type == "str" or parameter.is_array:
                 raise ValueError(
-                    f"{where}: parameter {parameter.name}: a kernel takes no {parameter.type}; "
-                    "pass an array as an operand"
+                    f"{where}: parameter {parameter.name}: a kernel cannot receive a "
+                    f"{parameter.type}; pass an array as an operand"
                 )
         if arguments is None:
             return Signature(schema, None)
@@ -108,11 +108,11 @@ class Signature:
         if missing := arrays - set(words):
             raise ValueError(
                 f"{where}: {min(missing)} is in the signature, but not among the arguments that "
-                f"the kernel gets: {' '.join(words)}"
+                f"the kernel receives: {' '.join(words)}"
             )
 
     def type_options(self) -> dict[str, list[str]]:
-        """Return the possible C++ types of the dtype variables."""
+        """Return the C++ types that each dtype variable may stand for."""
         return {
             name: [cpp_types.CPP_NAMES[option] for option in self.schema.dtype_options(name)]
             for name in self.schema.variables
@@ -142,7 +142,7 @@ class Signature:
     def results(
         self, operands: tuple[ArrayType | None, ...], parameters: Mapping[str, object]
     ) -> list[ArrayType]:
-        """Return the results' types, after checks."""
+        """Check the operands and parameters, and return the results' types."""
         schema = self.schema
         if unknown := schema.open_sizes():
             raise TypeError(
@@ -152,7 +152,7 @@ class Signature:
         return list(schema.infer(operands, schema.sizes(parameters), len(schema.results)))
 
     def aliases(self, operands: Sequence[ArrayType | None]) -> dict[int, int]:
-        """Return the index, among the present operands, for each result in an operand's buffer."""
+        """Return the operand's index, among the present ones, for each result in its buffer."""
         return {
             number: sum(operand is not None for operand in operands[: result.alias])
             for number, result in enumerate(self.schema.results)
@@ -165,7 +165,7 @@ class Signature:
         results: Sequence[ArrayType],
         parameters: Mapping[str, object],
     ) -> Bound:
-        """Bind the arguments of a checked call to their names."""
+        """Bind a checked call's arguments to their names in the signature."""
         schema = self.schema
         arrays = [*operands, *results]
         values: dict[str, object] = dict(check.sizes(schema, arrays, schema.sizes(parameters)))
@@ -207,7 +207,7 @@ class Signature:
             ) from None
 
     def may_be(self, name: str, expression: str, bound: Bound) -> bool:
-        """Return whether the name becomes this expression for a call with these dtypes."""
+        """Return whether `name` becomes this expression for a call with these dtypes."""
         types = {
             variable: cpp_types.CPP_NAMES.get(xla_name(dtype), "")
             for variable, dtype in bound.dtypes.items()

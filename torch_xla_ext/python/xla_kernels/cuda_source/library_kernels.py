@@ -1,4 +1,4 @@
-"""Kernels of other libraries that `cuda_kernel` takes in place of source text."""
+"""Read kernels of other libraries, which `cuda_kernel` accepts in place of source text."""
 
 import importlib
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ _OTHERWISE = {
 
 @dataclass(frozen=True)
 class LibraryKernel:
-    """A kernel that another library's object describes.
+    """A kernel described by another library's object.
 
     Attributes:
-        name: the kernel's.
-        code: where its machine code comes from.
-        fixed: arguments of Configuration that the object determines.
+        name: the kernel's name.
+        code: where the kernel's machine code comes from.
+        fixed: the arguments of Configuration that the object determines.
     """
 
     name: str
@@ -42,7 +42,7 @@ def read(kernel: object) -> LibraryKernel:
     """Read a kernel of another library.
 
     Raises:
-        TypeError: `value` is not a kernel that can be read.
+        TypeError: `kernel` is not a kernel that can be read.
         ValueError: only the library itself can launch the kernel.
     """
     module = _found(kernel, _READERS)

@@ -1,4 +1,4 @@
-"""Sources of a kernel's machine code: compiled source, a file, or a saved kernel."""
+"""Find a kernel's machine code: in compiled source, a file, or a saved kernel."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Kernel:
 
     Attributes:
         module: a cubin, a fatbin, or the text of PTX.
-        function: its name in the module.
-        parameters: with their names, if known.
-        sizes: of the parameters in bytes; None if the module does not say.
+        function: the kernel's name in the module.
+        parameters: the parameters, with their names, if known.
+        sizes: the parameters' sizes in bytes; None if the module does not contain them.
     """
 
     module: bytes
@@ -55,7 +55,7 @@ class Kernel:
         """Return the words of a launch with these arguments.
 
         Raises:
-            TypeError, ValueError: one does not fit.
+            TypeError, ValueError: an argument does not fit its parameter.
         """
         sizes = self.sizes or (None,) * len(self.parameters)
         return [
@@ -74,9 +74,9 @@ class Code(Protocol):
         """Return the parameters if they are known without a compiler, else None."""
 
     def parameters(self, name: str, target: For) -> tuple[Parameter, ...] | None:
-        """Return the parameters of the kernel of this name expression, to bind arguments.
+        """Return the parameters of the kernel with this name expression, to bind arguments.
 
-        None if they are not known, which only happens without a GPU.
+        None if they are unknown, which only happens without a GPU.
         """
 
     def kernel(self, name: str, target: For, arguments: Sequence[Argument]) -> Kernel | None:
@@ -84,7 +84,7 @@ class Code(Protocol):
 
 
 class _CppCode:
-    """The base of source and saved code, in which name expressions identify kernels."""
+    """Base class of source and saved code, in which name expressions identify kernels."""
 
     def parameters(self, name: str, target: For) -> tuple[Parameter, ...] | None:
         kernel = self.kernel(name, target)
@@ -156,7 +156,7 @@ class SourceCode(_CppCode):
 
 
 class SavedCode(_CppCode):
-    """Compiled instances: from a file of `save`, a cubin or PTX."""
+    """Compiled instances, from a cubin, PTX or a file that `save` wrote."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class SavedCode(_CppCode):
         if not fitting:
             raise RuntimeError(
                 f"{self.file} has {name!r} for {', '.join(sorted(of_name))}, but the GPU has "
-                f"compute capability {capability}; compile it for sm_{capability}, too"
+                f"compute capability {capability}; compile the kernel for sm_{capability}, too"
             )
         return of_name[max(fitting, key=lambda arch: _preference(arch, capability))]
 
@@ -216,7 +216,7 @@ def capability_of(architecture: str) -> int:
 
 
 def _runs_on(architecture: str, capability: int) -> bool:
-    """Return whether a GPU of this capability runs code for this architecture."""
+    """Return whether a GPU with this compute capability runs code for this architecture."""
     if architecture == "any":
         return True  # a fatbin, which the driver searches
     kind, number, suffix = _parts(architecture)
@@ -281,11 +281,11 @@ def save(
 
 
 def load(path: Path, name: str | None, prototype: str | None) -> tuple[str, SavedCode]:
-    """Read a file that `save` has written, a cubin, a fatbin or PTX.
+    """Read a file that `save` wrote, a cubin, a fatbin or PTX.
 
     Args:
-        name: the kernel's; None if the file has one.
-        prototype: its declaration, for a kernel whose name does not have its types (extern "C").
+        name: the kernel's name; None if the file has only one kernel.
+        prototype: the declaration of a kernel whose name does not contain its types (extern "C").
 
     Returns:
         The kernel's name, and the code.
@@ -306,7 +306,7 @@ def load(path: Path, name: str | None, prototype: str | None) -> tuple[str, Save
     if types is None:
         if declared is None:
             raise ValueError(
-                f"{path}: the name {function!r} does not say of which types the parameters are; "
+                f"{path}: the name {function!r} does not contain the parameters' types; "
                 f'pass prototype="void {function}(float a, const float* x, …)"'
             )
         types = tuple(parameter.type for parameter in declared)
@@ -327,7 +327,7 @@ def _load_saved(
     try:
         fields = json.loads(content)
         if fields["format"] != _FORMAT:
-            raise ValueError(f"it is of format {fields['format']!r}, not {_FORMAT!r}")
+            raise ValueError(f"its format is {fields['format']!r}, not {_FORMAT!r}")
         instances = {
             (each["name"], each["architecture"]): Instance(
                 base64.b64decode(each["module"]),
@@ -350,10 +350,10 @@ def _load_saved(
 
 
 def _function(path: Path, read: binary.Binary, name: str | None) -> str:
-    """Find a kernel, which may be named as in C++, and return its name in the module."""
+    """Find a kernel by its C++ name or its name in the module, and return the latter."""
     if read.architecture == "any":
         if name is None:
-            raise ValueError(f"{path}: name the kernel, as it is called in the fatbin")
+            raise ValueError(f"{path}: pass the kernel's name in the fatbin")
         return name
     functions = list(read.kernels)
     if name is None and len(functions) == 1:
@@ -371,7 +371,7 @@ def _function(path: Path, read: binary.Binary, name: str | None) -> str:
 
 
 def _is_named(text: str, name: str) -> bool:
-    """Return whether `name` is this demangled name, which may begin with a result type."""
+    """Return whether `name` is the name in this demangled text, which may have a result type."""
     return text.startswith(f"{name}(") or text.removeprefix("void ").startswith(f"{name}(")
 
 

@@ -1,4 +1,4 @@
-"""numba.cuda's jitted functions, for `cuda_kernel`."""
+"""Read numba.cuda's jitted functions for `cuda_kernel`."""
 
 import inspect
 import re
@@ -19,10 +19,10 @@ _OF_THE_DRIVER = {"vprintf", "malloc", "free", "__assertfail"}
 
 
 def read(dispatcher: object) -> LibraryKernel:
-    """Read a kernel of @cuda.jit for `cuda_kernel`.
+    """Read a kernel made with @cuda.jit for `cuda_kernel`.
 
     Raises:
-        ValueError: it has options that only Numba's own launches support.
+        ValueError: the kernel has options that only Numba's own launches support.
     """
     name = dispatcher.py_func.__name__
     for option in ("device", "link", "extensions", "max_registers", "debug"):
@@ -63,7 +63,7 @@ class _NumbaCode(PythonCode):
             if not isinstance(argument.value, (bool, int, float, complex, np.generic)):
                 raise TypeError(
                     f"{self.library}: {name} is of type {type(argument.value).__name__}; a kernel "
-                    "takes XLA tensors and numbers"
+                    "accepts XLA tensors and numbers"
                 )
             return numba.typeof(argument.value)
         array = argument.value
@@ -109,7 +109,7 @@ class _NumbaCode(PythonCode):
 
 
 def _is_alike(declared: Sequence[Type], given: Sequence[Type]) -> bool:
-    """Return whether these types fit the declared ones; numbers may be narrower."""
+    """Return whether the given types fit the declared ones; numbers may be narrower."""
     import numba
 
     types = numba.types
@@ -127,7 +127,7 @@ def _is_alike(declared: Sequence[Type], given: Sequence[Type]) -> bool:
 
 
 def _array_words(array: ArrayType, address: str) -> list[str]:
-    """Return a Numba array's words: no owner, no parent, sizes, address, shape, byte strides."""
+    """Return a Numba array's words: null owner and parent, sizes, address, shape, byte strides."""
     strides, step = [], array.dtype.itemsize
     for size in reversed(array.shape):
         strides.insert(0, step)

@@ -1,4 +1,4 @@
-"""NVRTC, NVIDIA's run-time compiler for CUDA C++: finds it, and compiles with it."""
+"""Find NVRTC, NVIDIA's run-time compiler for CUDA C++, and compile with it."""
 
 import ctypes
 import functools
@@ -23,16 +23,16 @@ _lock = threading.Lock()
 
 
 class CompilationError(RuntimeError):
-    """The compiler rejected the source; the text includes the compiler's messages and lines."""
+    """The compiler rejected the source; the text has the compiler's messages and source lines."""
 
 
 class MissingError(RuntimeError, ImportError):
-    """There is no NVRTC; the text says how to get it."""
+    """NVRTC is not installed; the text says how to install it."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """The compiled form of a program.
+    """A compiled program.
 
     Attributes:
         module: a cubin, or the text of PTX.
@@ -57,7 +57,7 @@ class Nvrtc:
 
     @functools.cached_property
     def architectures(self) -> list[int]:
-        """The compute capabilities that it compiles for, 90 for 9.0."""
+        """The compute capabilities that NVRTC compiles for, 90 for 9.0."""
         count = ctypes.c_int()
         self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
         numbers = (ctypes.c_int * count.value)()
@@ -77,11 +77,11 @@ class Nvrtc:
 
         Args:
             source: the text.
-            file: its name in messages.
-            options: NVRTC's options, among them -arch.
-            expressions: name expressions of the functions that are wanted.
-            headers: texts of headers that are not files, by the names that include them.
-            ptx: whether to return PTX, for an architecture compute_XX.
+            file: the source's name in messages.
+            options: NVRTC's options, including -arch.
+            expressions: name expressions of the functions to compile.
+            headers: texts of headers that are not files, by the names with which they are included.
+            ptx: whether to return PTX, which is for an architecture compute_XX.
 
         Raises:
             CompilationError: the program does not compile, or has no such function.
@@ -150,7 +150,7 @@ def _mapped_file(name: str) -> str:
 
 
 def _plugin_majors(system: discovery.System) -> list[int]:
-    """Return CUDA's major versions, the plugin's first."""
+    """Return CUDA's major versions, beginning with the plugin's."""
     plugins = [plugin.cuda_major for plugin in discovery.find_plugins(system)]
     torch_major = int(system.torch_cuda.split(".")[0]) if system.torch_cuda else None
     if torch_major in plugins:  # the chosen plugin (discovery.choose_plugin)
@@ -184,10 +184,11 @@ def _load(path: str) -> Nvrtc:
 
 
 def find(system: discovery.System | None = None) -> Nvrtc:
-    """Return the library that the environment names, or else the one for the plugin's CUDA version.
+    """Return the NVRTC that the environment names, or else the one for the plugin's CUDA version.
 
     Raises:
-        MissingError: there is none. RuntimeError: the environment names a file that is not NVRTC.
+        MissingError: NVRTC is not installed.
+        RuntimeError: the environment names a file that is not NVRTC.
     """
     system = system or discovery.System.current()
     with _lock:
@@ -195,7 +196,9 @@ def find(system: discovery.System | None = None) -> Nvrtc:
             try:
                 return _load(path)
             except OSError as error:
-                raise RuntimeError(f"{LIBRARY_VARIABLE} names no library: {error}") from None
+                raise RuntimeError(
+                    f"{LIBRARY_VARIABLE} does not name an NVRTC library: {error}"
+                ) from None
         for path in _candidates(system):
             try:
                 return _load(path)

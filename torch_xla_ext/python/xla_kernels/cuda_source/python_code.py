@@ -1,7 +1,7 @@
-"""Kernels that a library compiles from Python functions, for the arguments' types.
+"""Base for libraries that compile kernels from Python functions, for the arguments' types.
 
-A subclass for each library answers three questions: an argument's type, the module that is compiled
-for the types, and the words of a launch for an argument.
+Each library has a subclass, which returns an argument's type, the module compiled for the types,
+and the words of a launch for an argument.
 """
 
 import abc
@@ -39,7 +39,7 @@ class PythonCode(abc.ABC):
     """A Python function that is compiled at its first call with arguments of given types.
 
     Attributes:
-        library: its name and version, for errors.
+        library: the library's name and version, for errors.
         names: the function's parameters.
     """
 

@@ -27,7 +27,7 @@ class Arrays(NamedTuple):
     """The arrays of a call.
 
     Attributes:
-        aliases: {result: operand}: results in an operand's buffer.
+        aliases: {result: operand} for results in an operand's buffer.
     """
 
     operands: Sequence[ArrayType]
@@ -49,18 +49,18 @@ def choose(
     arrays: Arrays,
     prepared: Sequence[Prepared],
 ) -> int:
-    """Return the number of the fastest configuration.
+    """Return the index of the fastest configuration.
 
-    The configurations are timed once, and the choice is kept on disk with the compiled kernels.
-    Processes of one program choose the same: the one that asks first.
+    The configurations are timed once, and the choice is kept on disk with the compiled kernels. All
+    processes of a program use the choice of the one that asks first.
 
     Args:
         where: prefix of messages.
-        source: the kernel and the numbers of its launches, for json.
+        source: the kernel and the numbers of its launches, JSON-serializable, for the key.
         prepared: makes the launch of each configuration.
 
     Raises:
-        RuntimeError: none of them can be launched.
+        RuntimeError: no configuration can be launched.
     """
     if os.environ.get(VARIABLE) == "0":
         return 0
@@ -117,7 +117,7 @@ def _candidates(
     """Return the configurations that can be launched, by index, and the others' errors.
 
     Raises:
-        RuntimeError: none may be.
+        RuntimeError: no configuration can be launched.
     """
     candidates: dict[int, device_timer.Launcher] = {}
     errors: list[Exception] = []
@@ -146,9 +146,9 @@ def _times(
         errors: the errors of the other configurations.
 
     Raises:
-        NoMemoryError: there is no memory for the arrays.
+        NoMemoryError: there is too little memory for the arrays.
         NotImplementedError: the front end cannot launch kernels.
-        RuntimeError: none can be launched, or one fails while it runs.
+        RuntimeError: no configuration can be launched, or one fails while it runs.
     """
     times: dict[int, float] = {}
     with device_timer.timer(arrays.operands, arrays.results, arrays.aliases) as timer:

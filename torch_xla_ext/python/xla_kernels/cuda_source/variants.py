@@ -1,4 +1,4 @@
-"""A kernel with each of its configurations: its launches, and which of them a call gets."""
+"""Launch a kernel with the best of its configurations for each call."""
 
 import functools
 from collections.abc import Hashable, Mapping, Sequence
@@ -23,11 +23,11 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """A checked call of a kernel with a signature, as far as its launch depends on it.
+    """The parts of a checked call that its launch depends on, for a kernel with a signature.
 
     Attributes:
         target: the GPU or architecture that the kernel is compiled for.
-        operands: None for one that is absent.
+        operands: the operands' types; None for an absent operand.
     """
 
     target: For
@@ -38,7 +38,7 @@ class Request:
 
     @property
     def key(self) -> Hashable:
-        """A key that calls with the same launch share, but for the target."""
+        """A key that calls with the same launch share, whatever their target."""
         arrays = map(tuple, (self.operands, self.results, self.parameters.items()))
         return (*arrays, self.configuration.key)
 
@@ -47,10 +47,10 @@ class Variants:
     """A kernel's code, with each of its configurations.
 
     Attributes:
-        name: the kernel's, or the expression that names it.
-        code: where its machine code comes from.
-        signature: None if it has none.
-        all: one for each configuration, or one.
+        name: the kernel's name, or the expression that names it.
+        code: where the kernel's machine code comes from.
+        signature: the signature, or None.
+        all: a variant for each configuration; one if there are no configurations.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Variants:
 
     @property
     def where(self) -> str:
-        """Prefix of error messages: the kernel's name."""
+        """Prefix for error messages, with the kernel's name."""
         return f"cuda_kernel {self.name!r}"
 
     def prepared(self, request: Request) -> tuple[Launch, list[str]]:
@@ -77,7 +77,7 @@ class Variants:
         return self.prepared_variant(self.all[self._chosen(request)], request)
 
     def prepared_variant(self, variant: Variant, request: Request) -> tuple[Launch, list[str]]:
-        """Return the same, for one of the configurations."""
+        """Return the launch and its parameters for one of the configurations."""
         bound = self._bound(request, variant)
         expression = self.signature.expression(self.name, bound)
         declared = variant.code.parameters(expression, request.target)
@@ -88,7 +88,7 @@ class Variants:
         return self.launch(request.configuration, kernel, arguments, bound.values, request.results)
 
     def check_variant(self, variant: Variant, request: Request) -> None:
-        """Check a call whose grid and block may be known only at the call."""
+        """Check a call; its grid and block may be unknown until the actual call."""
         if request.configuration.is_complete:
             self.prepared_variant(variant, request)
         else:
@@ -110,7 +110,7 @@ class Variants:
         values: Mapping[str | int, object],
         results: Sequence[ArrayType],
     ) -> tuple[Launch, list[str]]:
-        """Return the launch; without a kernel, only the checks of its numbers."""
+        """Return the launch; without a kernel, only check the launch's numbers."""
         code = (b"", "", self.name)
         if kernel is not None:
             code = kernel.module, kernel.digest, kernel.function
@@ -146,7 +146,7 @@ class Variants:
         return self._choices[key]
 
     def _timed_source(self, request: Request) -> object:
-        """Return the machine code and launches, on which a call's time depends besides its arrays.
+        """Return the machine code and launches, which determine a call's time beside its arrays.
 
         The first variant that compiles stands for the code of all, which has one source.
         """

@@ -1,1 +1,1 @@
-"""PyTorch operators that call kernels: their declaration, checks and derivatives."""
+"""Define PyTorch operators that call kernels, with their checks and derivatives."""

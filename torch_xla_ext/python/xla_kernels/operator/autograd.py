@@ -1,11 +1,11 @@
-"""The autograd kernel of an operator.
+"""Make the autograd kernel of an operator.
 
-torch.library.register_autograd of torch 2.8 would suffice for ``backward()``, but not for
-torch.func: with it, torch.func.grad fails and torch.func.jvp silently returns zero tangents.
+In torch 2.8, torch.library.register_autograd would suffice for ``backward()``, but not for
+torch.func: torch.func.grad fails, and torch.func.jvp silently returns zero tangents.
 
-PyTorch runs an operator's autograd kernel once for each level of torch.func's transforms, as for
-its own operators. The torch.autograd.Function here is therefore the kind that PyTorch itself uses
-for one level; the public kind would start again with the outermost level.
+PyTorch runs an operator's autograd kernel once for each level of torch.func's transforms. So the
+torch.autograd.Function here is the kind that PyTorch itself uses for a single level; the public
+kind would start again with the outermost level.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from xla_kernels.operator.tensor_checks import Tensors, Value
 
 
 def with_defaults(operator: torch._ops.OpOverload, args: Sequence[Value]) -> tuple[Value, ...]:
-    """Return all arguments of an operator; the dispatcher omits trailing defaults."""
+    """Return all arguments of an operator, with trailing defaults, which the dispatcher omits."""
     left_out = operator._schema.arguments[len(args) :]
     return (*args, *(argument.default_value for argument in left_out))
 
@@ -34,8 +34,8 @@ def make_kernel(
 
     Args:
         operator: the operator, which has no keyword-only arguments.
-        setup_context, backward, jvp: as of torch.autograd.Function, of all arguments, those that
-            were left out included. What is missing raises when it is needed.
+        setup_context, backward, jvp: as in torch.autograd.Function; they receive all arguments,
+            including omitted ones. A missing function raises when it is needed.
     """
 
     class Derivative(_SingleLevelFunction):
@@ -87,7 +87,7 @@ def make_kernel(
 def make_in_place_kernel(
     operator: torch._ops.OpOverload, written: Sequence[int]
 ) -> Callable[..., None]:
-    """Make the same function for an operator without derivatives that writes to `written`."""
+    """Make the function for an operator that has no derivatives and writes to `written`."""
 
     def kernel(*args: Value) -> None:
         modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()

@@ -1,4 +1,4 @@
-"""Batching rules by name, as JAX's `vmap_method` has them."""
+"""Batching rules that are chosen by name, like JAX's `vmap_method`."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -23,7 +23,7 @@ Rule = Callable[..., tuple[Tensors, int | tuple[int | None, ...]]]
 
 
 def rule_of(call: OperatorCall, method: str) -> Rule:
-    """Return the batching rule of an operator.
+    """Return an operator's batching rule for a method's name.
 
     Raises:
         ValueError: the method is unknown.
@@ -102,7 +102,7 @@ def _at_once(
             raise ValueError(
                 f"{call.name}: vmap_method={method!r} needs results whose first dimension is that "
                 f"of the batch, {info.batch_size}, but result {index} has the shape "
-                f"{list(result.shape)}; the kernel has to take dimensions in front, or pass "
+                f"{list(result.shape)}; the kernel must accept leading dimensions, or pass "
                 "vmap_method='sequential'"
             )
     return _as_returned(call, results)

@@ -1,4 +1,4 @@
-"""Check an operator's arguments and infer its results, without a call."""
+"""Check an operator's arguments and infer its results, without calling the kernel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def _is_symbolic(value: Value) -> bool:
-    """Return whether a number, or one in a list, is symbolic."""
+    """Return whether a number, or a number in a list, is symbolic."""
     if isinstance(value, (list, tuple)):
         return any(isinstance(item, _SYMBOLS) for item in value)
     return isinstance(value, _SYMBOLS)
@@ -36,7 +36,7 @@ class Checked(NamedTuple):
     """The checked arguments of an operator by name, and values derived from them.
 
     Attributes:
-        parameters: the kernel's, if it is made with torch_xla_ext/kernel.h.
+        parameters: the kernel's parameters, if it uses torch_xla_ext/kernel.h.
         results: the shapes and dtypes of the kernel's results, or of the requested ones.
     """
 
@@ -45,7 +45,7 @@ class Checked(NamedTuple):
     results: Sequence[Result]
 
     def has_symbols(self, operands: Sequence[str]) -> bool:
-        """Return whether a size or a parameter is known only at run time, and checked only then."""
+        """Return whether a size or parameter is symbolic, and so is only checked at run time."""
         shapes = [shape for shape, _ in self.results]
         shapes += [self.args[name].shape for name in operands if self.args[name] is not None]
         return any(map(_is_symbolic, itertools.chain(self.parameters.values(), *shapes)))
@@ -53,16 +53,16 @@ class Checked(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class OperatorCall:
-    """An operator of a kernel, with the checks of its arguments. A front end adds the calls.
+    """An operator that calls a kernel, and checks its arguments. A front end adds the calls.
 
     Attributes:
         operator: the operator, which returns the kernel's first results.
         target: the kernel's name.
-        schema: of a kernel that is made with torch_xla_ext/kernel.h, or of a `cuda_kernel`.
-        check, attributes, sizes, results, payload, traits, environment, sharding_rule: as of
+        schema: the kernel's schema, if it uses torch_xla_ext/kernel.h or is a `cuda_kernel`.
+        check, attributes, sizes, results, payload, traits, environment, sharding_rule: as in
             `define_operator`.
-        in_place: of each result that is in an argument's buffer, the argument's name.
-        kernel: of a `cuda_kernel`.
+        in_place: the argument's name for each result in an argument's buffer.
+        kernel: the `cuda_kernel`, if the target is one.
     """
 
     operator: torch._ops.OpOverload
@@ -81,12 +81,12 @@ class OperatorCall:
 
     @property
     def name(self) -> str:
-        """The operator's name, as errors have it."""
+        """The operator's name in errors."""
         return self.schema.caller if self.schema else self.operator.name()
 
     @cached_property
     def _defaults(self) -> dict[str, Value]:
-        """The defaults of all arguments in order, None for an argument without one."""
+        """The defaults of all arguments in order, None for an argument without a default."""
         return {a.name: a.default_value for a in self.operator._schema.arguments}
 
     @cached_property
@@ -105,7 +105,7 @@ class OperatorCall:
         return len(self.operator._schema.returns)
 
     def checked(self, values: Sequence[Value], num_results: int = 0) -> Checked:
-        """Check an operator's arguments, without the defaults that the dispatcher leaves out.
+        """Check an operator's arguments, which may lack the defaults that the dispatcher omits.
 
         Args:
             num_results: how many of the kernel's results to infer.
@@ -141,7 +141,7 @@ class OperatorCall:
         )
 
     def _parameters(self, args: Mapping[str, Value]) -> Mapping[str, object]:
-        """Return the kernel's parameters: the arguments of their names, and `attributes`."""
+        """Return the kernel's parameters: the arguments with their names, and `attributes`."""
         values = {p.name: args[p.name] for p in self.schema.parameters if p.name in args}
         if self.attributes is not None:
             values |= self.attributes(**args)
@@ -158,7 +158,7 @@ class OperatorCall:
         """Check the operator against further requirements of the front end.
 
         Args:
-            where: the prefix of errors.
+            where: prefix of error messages.
 
         Raises:
             TypeError, ValueError: the front end cannot call the operator.

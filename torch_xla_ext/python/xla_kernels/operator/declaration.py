@@ -1,4 +1,4 @@
-"""Checks of an operator's schema, and of its arguments and results against its kernel's."""
+"""Check an operator's schema, and its arguments and results against those of its kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TYPES = ("Tensor", "Optional[Tensor]")
 
 
 def qualified_name(schema: str) -> str:
-    """Return ``my_ns::op`` of an operator's schema.
+    """Return the qualified name, ``my_ns::op``, in an operator's schema.
 
     Raises:
         TypeError, ValueError: the schema is not a str, or has no namespace.
@@ -35,10 +35,10 @@ def qualified_name(schema: str) -> str:
 
 
 def functional_form(name: str, schema: str) -> tuple[str, str]:
-    """Return the name and schema of the operator that returns what this one writes.
+    """Return the name and schema of the functional form, which returns the written values.
 
     Raises:
-        ValueError: the schema is not that of an operator that writes and returns nothing.
+        ValueError: the schema's operator does not write to arguments, or returns something.
     """
     written = len(re.findall(r"\(\w!\)", schema))
     match = re.fullmatch(r"\s*[\w:]+\s*\((.*)\)\s*->\s*\(\s*\)\s*", re.sub(r"\(\w!\)", "", schema))
@@ -57,11 +57,12 @@ def kernel_schema(
     results: Callable[..., object] | None = None,
     payload: Callable[..., object] | None = None,
 ) -> Schema | None:
-    """Return the schema of an operator's kernel; None if it does not use kernel.h.
+    """Return the schema of an operator's kernel; None if the kernel does not use kernel.h.
 
     Raises:
-        ValueError: there is none, and `results` or `payload` is missing.
-        TypeError: there is one, but `results` or `payload` is given; or the target's type is wrong.
+        ValueError: the kernel has no schema, and `results` or `payload` is missing.
+        TypeError: the kernel has a schema, but `results` or `payload` is given; or the target has a
+            wrong type.
     """
     if isinstance(target, str):
         schema = _registered_schema(name, target, results, payload)
@@ -72,7 +73,7 @@ def kernel_schema(
     if results is not None or payload is not None:
         raise TypeError(
             f"define_operator: {name}: results follow from the signature of {target}; only a "
-            "kernel with its own payload takes results"
+            "kernel without a signature takes results"
         )
     return dataclasses.replace(schema, caller=name)
 
@@ -120,10 +121,10 @@ def _cuda_kernel_schema(name: str, kernel: CudaKernel) -> Schema:
 
 
 def check(call: OperatorCall) -> None:
-    """Check that the operator's arguments and results are those of its kernel.
+    """Check that the operator's arguments and results match those of its kernel.
 
     Raises:
-        TypeError, ValueError: they differ.
+        TypeError, ValueError: the arguments or results do not match.
     """
     where = f"define_operator: {call.name}:"
     declared = call.operator._schema

@@ -1,4 +1,4 @@
-"""Defines PyTorch operators that call kernels: ``torch.ops.<namespace>.<name>``.
+"""Define PyTorch operators that call kernels: ``torch.ops.<namespace>.<name>``.
 
 The kernel's signature determines the operator's arguments and results; arguments of
 `define_operator` add what a signature cannot express. The same kernel runs everywhere:
@@ -53,13 +53,13 @@ def define_operator(
 ) -> torch._ops.OpOverload:
     """Define a PyTorch operator that calls a kernel, as a pure function of its arguments.
 
-    The kernel uses torch_xla_ext/kernel.h and is linked into the wheel or already registered
+    The kernel uses torch_xla_ext/kernel.h, and is linked into the wheel or already registered
     (`register_kernel`). Its operands are the operator's tensor arguments, with the same names in
-    the same order. Its parameters are the other arguments of the same names. Its first results
-    are what the operator returns; further results are workspaces. Operands are made
-    contiguous. There must be at least one, and all must be on the same device. Dtypes and shapes
-    are checked against the kernel's signature first, for XLA, CPU, CUDA, meta and fake tensors
-    alike, and the results' shapes and dtypes follow from it.
+    the same order; its parameters are the other arguments with the same names. The operator returns
+    the kernel's first results; further results are workspaces. Operands are made contiguous. There
+    must be at least one, and all must be on the same device. Dtypes and shapes are checked against
+    the kernel's signature first, for XLA, CPU, CUDA, meta and fake tensors alike, and the results'
+    shapes and dtypes follow from it.
 
     If other kernels are registered under the same name later, the operator calls the last one with
     the same signature and parameters.
@@ -73,45 +73,45 @@ def define_operator(
             arguments.
         target: the kernel's name, or a `cuda_kernel` with a signature, grid and block.
         check: raises TypeError or ValueError for calls that the signature allows but the kernel
-            does not support. It also gets meta and fake tensors, whose sizes may be symbolic.
-        attributes: returns parameters that are not arguments of the operator, or that differ from
+            does not support. It also receives meta and fake tensors, whose sizes may be symbolic.
+        attributes: returns the parameters that are not arguments of the operator, or differ from
             them.
-        sizes: gets arguments of known sizes and returns, by name, sizes in the results that do not
-            follow from operands or parameters, such as a workspace's, and for which the kernel has
-            no function (XLA_KERNEL_SIZE).
+        sizes: returns, by name, sizes in the results that do not follow from operands or
+            parameters, such as a workspace's, and for which the kernel has no function
+            (XLA_KERNEL_SIZE). The sizes of its arguments are known.
         results: for an untyped kernel that does not use kernel.h: returns the shape and dtype of
             each result.
-        payload: for such a kernel: gets arguments of known sizes and returns the kernel's payload,
-            which must state which operands are absent.
-        traits: further properties of the calls: a target that XLA itself runs, layouts of results,
-            results that get no tensor.
+        payload: for such a kernel: returns the kernel's payload, which must state which operands
+            are absent. The sizes of its arguments are known.
+        traits: further properties of the calls, such as layouts of results (xla_kernels.Traits).
         setup_context, backward, jvp: the derivatives, as in torch.autograd.Function. A missing one
             raises NotImplementedError when it is needed.
         vmap: the batching rule, as in torch.library.register_vmap. Before it is called, one example
             of the batch is checked. Without it and without `vmap_method`, torch.vmap calls the
             operator in a loop and warns.
         vmap_method: a batching rule by name, as in JAX: "sequential" calls the operator for each
-            example; "expand_dims" calls it once, with the batch as the first dimension of the
-            tensors that have it, and a first dimension of 1 of the others; "broadcast_all" once,
-            with the batch as the first dimension of all tensors. For the latter two, the kernel
-            takes dimensions in front (``x: F32[*batch, n]``) and returns them.
+            example; "expand_dims" calls it once, with the batch as the first dimension of batched
+            tensors, and a first dimension of 1 for the others; "broadcast_all" calls it once, with
+            the batch as the first dimension of all tensors. For the latter two, the kernel must
+            accept and return leading dimensions (``x: F32[*batch, n]``).
         promotes: whether, under torch.autocast, floating-point arguments are cast to the widest of
             their dtypes, as for torch.addcmul.
         environment: the environment variables that `check`, `attributes`, `sizes`, `results`,
-            `payload` and a function `sharding_rule` read, often none. It promises that these
-            functions depend on nothing else but the arguments (of tensors: dtype, shape and
-            device), so that their results can be cached for calls with XLA tensors. None makes no
-            such promise: they run at every call.
-        sharding_rule: the dimensions of sharded XLA tensors that devices may share, as
-            in ``"n (k g) _, _ k -> n (k g) _"``: those with a name, whose indices the kernel
-            computes independently (torch_xla_ext.sharding.rule describes the notation, which omits
+            `payload` and a function `sharding_rule` read, often (). Passing it promises that these
+            functions otherwise depend only on the arguments (for tensors: dtype, shape and device),
+            so that their results are cached for calls with XLA tensors. With None, they run at
+            every call.
+        sharding_rule: the dimensions of sharded XLA tensors that devices may share, as in ``"n (k
+            g) _, _ k -> n (k g) _"``: the named dimensions, whose indices the kernel computes
+            independently (torch_xla_ext.sharding.rule describes the notation, which omits
             workspaces); or a function of the operator's arguments, by name, that returns the rule.
-            XLA asks for it when it compiles a program for several devices, whose shardings it has
-            propagated from the user's marks. Each device then runs the kernel on its shard, and
-            all functions here are also called with meta tensors of the shards' shapes. Without
-            it, sharded operands are gathered, with a warning.
-        replace: whether to replace an operator that was defined here under this name, for example
-            in a notebook cell that is run again. Compiled programs keep the former operator.
+            XLA asks for it when it compiles a program for several devices and has propagated the
+            user's shardings. Each device then runs the kernel on its shard, and the functions above
+            are also called with meta tensors of the shards' shapes. Without it, sharded operands
+            are gathered, with a warning.
+        replace: whether to replace an operator that define_operator has defined under this name,
+            for example in a notebook cell that is run again. Compiled programs keep the old
+            operator.
 
     Returns:
         The operator, ``torch.ops.<namespace>.<name>.default``.
@@ -183,18 +183,18 @@ def define_in_place_operator(
     """Define a PyTorch operator that calls a kernel and writes to some of its arguments.
 
     The kernel's results are the new values of these arguments, in their order and in their buffers.
-    The arguments must be contiguous, unless they are XLA tensors, and must not overlap. Another
-    argument may share memory with one of them: its old value is used. The operator has no
-    derivatives.
+    Written arguments must be contiguous, unless they are XLA tensors, and must not overlap. Another
+    argument may share memory with a written one: the kernel reads its old value. The operator has
+    no derivatives.
 
     This also defines ``torch.ops.<namespace>.<name>_functional``, which returns the new values.
-    PyTorch's functionalization replaces the operator by it, for XLA tensors and under torch.compile
-    and torch.export. XLA makes no copy, because the kernel's results alias its operands and
-    torch_xla donates the tensors' buffers to the program.
+    PyTorch's functionalization calls it instead, for XLA tensors and under torch.compile and
+    torch.export. XLA makes no copy, because the kernel's results alias its operands and torch_xla
+    donates the tensors' buffers to the program.
 
     Args:
-        schema: as in `define_operator`, ``"my_ns::fill(Tensor value, Tensor(a!) out) -> ()"``; it
-            returns nothing.
+        schema: as in `define_operator`, but returning nothing: ``"my_ns::fill(Tensor value,
+            Tensor(a!) out) -> ()"``.
         target, check, attributes, environment, sharding_rule, replace: as in `define_operator`.
 
     Returns:

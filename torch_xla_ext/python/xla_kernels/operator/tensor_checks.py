@@ -1,7 +1,7 @@
-"""Checks of an operator's arguments that a signature cannot express: devices, strides and overlaps.
+"""Check what a signature cannot express of an operator's arguments: devices, strides, overlaps.
 
-Each raises TypeError or ValueError with a text that names the operator and the argument:
-``xla_gpu::simple_add: b must be on the device of a, cpu, but is on xla:0``.
+Each check raises TypeError or ValueError with the operator and the argument: ``xla_gpu::simple_add:
+b must be on the device of a, cpu, but is on xla:0``.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ Tensors = torch.Tensor | tuple[torch.Tensor, ...]
 def require_contiguous(operator: str, name: str, tensor: torch.Tensor) -> None:
     """Raise ValueError unless `tensor`, which is written to, is contiguous.
 
-    PyTorch does not know the layout of a tensor of torch_xla.
+    XLA tensors pass, because PyTorch does not know their layout.
     """
     if tensor.device.type != "xla" and not tensor.is_contiguous():
         raise ValueError(
@@ -53,7 +53,7 @@ def require_no_overlap(
     """Raise ValueError if `tensor` and `other`, which are both written to, overlap."""
     if overlap(tensor, other):
         raise ValueError(
-            f"{operator}: {name} must not overlap {other_name}, but does: both are written to"
+            f"{operator}: {name} must not overlap {other_name}, because both are written to"
         )
 
 

@@ -1,4 +1,4 @@
-"""Operators in torch.library, each with its own Library object for its lifetime."""
+"""Manage operators in torch.library, each with its own Library object for its lifetime."""
 
 import torch
 
@@ -8,13 +8,13 @@ _kept: dict[str, list[object]] = {}
 
 
 def open_library(name: str, replaces: bool) -> torch.library.Library:
-    """Return a library of torch for one operator.
+    """Return a torch.library.Library for one operator.
 
     It is a "FRAGMENT" of the namespace, so that others can define operators there, too: torch
-    allows one "DEF" for each namespace, which belongs to the owner.
+    allows only one "DEF" for each namespace, which belongs to the namespace's owner.
 
     Raises:
-        RuntimeError: the operator exists already, and `replace` is false.
+        RuntimeError: the operator exists already, and `replaces` is false.
     """
     if name in _libraries:
         if not replaces:
@@ -34,7 +34,7 @@ def close_library(name: str) -> None:
 
 
 def declare(library: torch.library.Library, name: str, schema: str) -> torch._ops.OpOverload:
-    """Define the operator without kernels."""
+    """Define an operator without kernels."""
     namespace, _, base = name.partition("::")
     library.define(
         schema.partition("::")[2],

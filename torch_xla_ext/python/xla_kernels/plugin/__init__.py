@@ -1,4 +1,4 @@
-"""The CUDA installation: finds a PJRT CUDA plugin and the libraries that it needs.
+"""Find a PJRT CUDA plugin, and the CUDA libraries that it needs.
 
 ``discovery`` examines the machine before a client is created, ``options`` translates environment
 variables into client options, and ``driver`` asks the driver for the GPU's compute capability.

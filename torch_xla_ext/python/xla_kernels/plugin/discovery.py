@@ -100,7 +100,7 @@ class System:
 
 @dataclass(frozen=True)
 class Plugin:
-    """A PJRT plugin that was found."""
+    """A PJRT plugin that was found on the machine."""
 
     path: str
     # None if neither its folder nor its package has it.
@@ -127,7 +127,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Runtime:
-    """The parts of a CUDA client."""
+    """The plugin, driver and libraries of a CUDA client."""
 
     plugin: Plugin
     driver: Driver
@@ -230,13 +230,13 @@ def find_driver(system: System) -> Driver:
 
 
 def choose_plugin(plugins: list[Plugin], driver: Driver, torch_cuda: str | None) -> Plugin:
-    """Return the plugin to use of those that the driver supports.
+    """Return the plugin to use, among those that the driver supports.
 
-    torch's own CUDA libraries are in the process already, so a plugin for the same CUDA major
-    version is preferred; without one, the newest.
+    torch has already loaded its own CUDA libraries into the process, so a plugin for the same CUDA
+    major version is preferred; otherwise the newest plugin.
 
     Raises:
-        CudaRuntimeError: there is none.
+        CudaRuntimeError: there is no plugin that the driver supports.
     """
     if not plugins:
         major = 13 if driver.cuda_version >= (13, 0) else 12
@@ -260,9 +260,9 @@ def choose_plugin(plugins: list[Plugin], driver: Driver, torch_cuda: str | None)
 
 
 def load_libraries(system: System, plugin: Plugin) -> dict[str, str | None]:
-    """Load the CUDA libraries of the plugin's CUDA version, those of pip packages first.
+    """Load the CUDA libraries of the plugin's CUDA version, preferably from pip packages.
 
-    XLA loads them by name when it needs them, and then gets these.
+    When XLA later loads them by name, it receives the loaded ones.
     """
     loaded: dict[str, str | None] = {}
     for folder, name in _LIBRARIES.get(plugin.cuda_major or _CUDA_MAJORS[0], ()):
@@ -300,7 +300,7 @@ def missing_packages(libraries: dict[str, str | None], plugin: Plugin) -> str:
 
 
 def warn_of_missing(libraries: dict[str, str | None], plugin: Plugin) -> None:
-    """Warn of missing libraries that only some operations need."""
+    """Warn about missing libraries that only some operations need."""
     missing = [name for name, path in libraries.items() if path is None]
     if missing:
         warnings.warn(
@@ -356,7 +356,7 @@ def check_cudnn(system: System, plugin: Plugin) -> str:
 
 
 def find_data_dir(system: System, plugin: Plugin) -> str | None:
-    """Return the folder with ptxas and libdevice, as XLA's --xla_gpu_cuda_data_dir wants it."""
+    """Return the folder with ptxas and libdevice, for XLA's --xla_gpu_cuda_data_dir."""
     folder = _COMPILER_FOLDERS[plugin.cuda_major or _CUDA_MAJORS[0]]
     folders = [root / folder for root in _package_roots(system, plugin.path)]
     for variable in ("CUDA_HOME", "CUDA_PATH"):
@@ -370,7 +370,7 @@ def find_data_dir(system: System, plugin: Plugin) -> str | None:
 
 
 def set_data_dir(system: System, data_dir: str | None) -> None:
-    """Add the folder to XLA_FLAGS, unless the user has set it there."""
+    """Add --xla_gpu_cuda_data_dir to XLA_FLAGS, unless the user has set it there."""
     flags = system.environ.get("XLA_FLAGS", "")
     if data_dir is not None and _DATA_DIR_FLAG not in flags:
         system.environ["XLA_FLAGS"] = f"{flags} {_DATA_DIR_FLAG}={data_dir}".strip()
@@ -379,7 +379,7 @@ def set_data_dir(system: System, data_dir: str | None) -> None:
 def turn_off(system: System, plugin_path: str, flags: Sequence[str]) -> None:
     """Set flags to false in XLA_FLAGS, except those that the user has set.
 
-    Flags that this plugin does not know are left out, too: XLA would end the process.
+    Flags that this plugin does not know are left out, too, because XLA would abort the process.
     """
     given = system.environ.get("XLA_FLAGS", "")
     flags = [flag for flag in flags if flag not in given]
@@ -399,10 +399,10 @@ def prepare(system: System, is_spmd: bool = False) -> Runtime:
 
     Args:
         system: the machine.
-        is_spmd: whether several processes, if there are, have parts of the same programs.
+        is_spmd: whether the processes, if there are several, run parts of the same programs.
 
     Raises:
-        CudaRuntimeError: something is missing or does not fit.
+        CudaRuntimeError: a component is missing, or has the wrong version.
     """
     plugins = find_plugins(system)
     driver = find_driver(system)
@@ -422,7 +422,7 @@ def prepare(system: System, is_spmd: bool = False) -> Runtime:
 def gpu_count(system: System) -> int:
     """Return GPU_NUM_DEVICES, else the number of visible GPUs; 1 if that is unknown.
 
-    The driver itself is not asked: a process that has called cuInit cannot fork.
+    The driver is not asked, because a process that has called cuInit cannot fork.
     """
     if text := system.environ.get("GPU_NUM_DEVICES"):
         return int(text)

@@ -1,4 +1,4 @@
-"""Calls of CUDA's driver, and properties of the GPUs."""
+"""Call CUDA's driver, and query properties of the GPUs."""
 
 import ctypes
 import functools
@@ -9,7 +9,7 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{MAJOR,MINOR}
 
 
 class DriverError(RuntimeError):
-    """There is no driver, or a call of it failed.
+    """There is no driver, or a call to it failed.
 
     Attributes:
         code: CUDA's error; 0 if there is no driver.
@@ -21,13 +21,13 @@ class DriverError(RuntimeError):
 
 
 class Driver:
-    """The driver's functions by name, with ctypes' arguments, as in `driver("cuInit", 0)`."""
+    """Calls the driver's functions by name with ctypes arguments, as in `driver("cuInit", 0)`."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
 
     def __call__(self, function: str, *arguments: object, allowed: Collection[int] = ()) -> int:
-        """Call a function.
+        """Call a function of the driver.
 
         Args:
             allowed: error codes that are returned instead of raised.
@@ -36,7 +36,7 @@ class Driver:
             0, or one of the allowed errors.
 
         Raises:
-            DriverError: with the name of CUDA's error.
+            DriverError: the call failed; with the name of CUDA's error.
         """
         error = getattr(self._library, function)(*arguments)
         if error and error not in allowed:
@@ -49,34 +49,36 @@ class Driver:
 
 @functools.cache
 def driver() -> Driver:
-    """Return the process's driver, initialized.
+    """Return the process's driver, after initializing it.
 
     Raises:
-        DriverError: there is none, or no GPU.
+        DriverError: there is no driver, or no GPU.
     """
     try:
         found = Driver(ctypes.CDLL("libcuda.so.1"))
     except OSError:
-        raise DriverError("there is no CUDA driver, and so no GPU") from None
+        raise DriverError(
+            "there is no CUDA driver, so no GPU can be used: install the NVIDIA driver"
+        ) from None
     found("cuInit", 0)
     return found
 
 
 def retain_context(number: int) -> ctypes.c_void_p:
-    """Retain the context of a GPU that XLA uses, until `release_context`."""
+    """Return the GPU context that XLA uses, and keep it alive until `release_context`."""
     context = ctypes.c_void_p()
     driver()("cuDevicePrimaryCtxRetain", ctypes.byref(context), _device(number))
     return context
 
 
 def release_context(number: int) -> None:
-    """Release a context of `retain_context`."""
+    """Release a context that `retain_context` returned."""
     driver()("cuDevicePrimaryCtxRelease_v2", _device(number))
 
 
 @contextmanager
 def current(context: ctypes.c_void_p) -> Iterator[None]:
-    """Make a context the thread's current one."""
+    """In a block, make a context the thread's current one."""
     driver()("cuCtxPushCurrent_v2", context)
     try:
         yield
@@ -92,7 +94,7 @@ def attribute(number: int, which: int) -> int:
 
 
 def cuda_version() -> tuple[int, int]:
-    """Return the newest version of CUDA that the driver supports: major and minor."""
+    """Return the newest CUDA version that the driver supports: major and minor."""
     version = ctypes.c_int()
     driver()("cuDriverGetVersion", ctypes.byref(version))
     return version.value // 1000, version.value % 1000 // 10
@@ -120,7 +122,7 @@ def total_memory(number: int) -> int:
 
 
 def can_access(number: int, peer: int) -> bool:
-    """Return whether kernels on a GPU may access the memory of another one."""
+    """Return whether kernels on a GPU may access the memory of another GPU."""
     can = ctypes.c_int()
     driver()("cuDeviceCanAccessPeer", ctypes.byref(can), _device(number), _device(peer))
     return bool(can.value)

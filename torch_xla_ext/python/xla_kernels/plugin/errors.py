@@ -2,7 +2,7 @@
 
 
 class CudaRuntimeError(RuntimeError):
-    """CUDA cannot be used. The text says what was expected, what was found, and the remedy."""
+    """CUDA cannot be used; the message says what was expected and found, and the remedy."""
 
 
 class CudaRuntimeWarning(UserWarning):

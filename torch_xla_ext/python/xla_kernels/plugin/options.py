@@ -1,4 +1,4 @@
-"""Client options from the environment variables that upstream's CUDA plugin reads."""
+"""Translate the environment variables of upstream's CUDA plugin into client options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _read(
 
 
 def _integer(environ: Mapping[str, str], *names: str) -> int | None:
-    """Return the value of the first variable that is set."""
+    """Return the integer value of the first variable that is set."""
     for name in names:
         value = _read(environ, name, int, "an integer")
         if value is not None:
@@ -43,7 +43,7 @@ def _parse_bool(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Processes:
-    """This process's rank among those that torchrun or xmp.spawn started."""
+    """This process's rank among the processes that torchrun or xmp.spawn started."""
 
     local_rank: int
     local_count: int
@@ -65,13 +65,14 @@ class Processes:
 
 
 def client_create_options(environ: Mapping[str, str]) -> dict[str, object]:
-    """Return the options of the plugin's client.
+    """Return the options for the plugin's client.
 
     Args:
         environ: PJRT_ALLOCATOR_CUDA_ASYNC (0 or 1), PJRT_ALLOCATOR_FRACTION (of the device's
             memory), PJRT_ALLOCATOR_PREALLOCATE (0 or 1); PJRT_LOCAL_PROCESS_RANK or LOCAL_RANK,
             PJRT_LOCAL_PROCESS_COUNT or LOCAL_WORLD_SIZE, RANK and WORLD_SIZE. With several
-            processes on the host each has the GPU of its local rank; a single one (SPMD) has all.
+            processes on the host, each uses the GPU of its local rank; a single process (SPMD) uses
+            all GPUs.
 
     Raises:
         ValueError: a variable has no usable value.

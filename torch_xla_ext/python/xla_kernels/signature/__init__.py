@@ -1,1 +1,1 @@
-"""A kernel's signature, the checks of a call against it, and the encoding of its parameters."""
+"""Parse a kernel's signature, check calls against it, and encode parameters."""

@@ -1,7 +1,7 @@
-"""Checks a call against its kernel's signature, and infers the results' shapes and dtypes.
+"""Check a call against its kernel's signature, and infer the results' shapes and dtypes.
 
-The error texts are the same as those of the kernel's own checks (include/torch_xla_ext/check.h).
-Symbolic sizes work as well: conditions that are only known at run time are checked then.
+The error messages equal those of the kernel's own checks (include/torch_xla_ext/check.h). Sizes may
+be symbolic: conditions that are only known at run time are checked then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def require(
 
 
 def check(schema: Schema, arrays: Sequence[ArrayType | None], sizes: Sizes) -> None:
-    """Check arrays as `Schema.check` does; there is one for each argument of the signature."""
+    """Implement `Schema.check`, with one of `arrays` for each argument of the signature."""
     call = _Call(schema, sizes, arrays)
     for argument, array in zip(schema.arguments, arrays, strict=True):
         call.check(argument, array)
@@ -44,7 +44,7 @@ def check(schema: Schema, arrays: Sequence[ArrayType | None], sizes: Sizes) -> N
 def infer(
     schema: Schema, operands: Sequence[ArrayType | None], sizes: Sizes, num_results: int
 ) -> list[tuple[torch.Size, torch.dtype]]:
-    """Infer results as `Schema.infer` does."""
+    """Implement `Schema.infer`."""
     call = _Call(schema, sizes, operands)
     for argument, array in zip(schema.operands, operands, strict=True):
         call.check(argument, array)
@@ -61,13 +61,13 @@ def sizes(schema: Schema, arrays: Sequence[ArrayType | None], given: Sizes = ())
 
 
 def _alternatives(options: Sequence[object]) -> str:
-    """Return ``a, b or c``."""
+    """Return the options as text: ``a, b or c``."""
     texts = [str(option) for option in options]
     return " or ".join([", ".join(texts[:-1]), texts[-1]] if texts[1:] else texts)
 
 
 class _Call:
-    """A call's arrays, and the sizes of the signature's names, as far as they are known."""
+    """A call's arrays, and the known sizes of the signature's names."""
 
     def __init__(self, schema: Schema, sizes: Sizes, arrays: Sequence[ArrayType | None]) -> None:
         self._schema = schema
@@ -110,7 +110,7 @@ class _Call:
             )
 
     def _options(self, variable: str) -> tuple[list[str], str]:
-        """Return the dtypes of a variable, one of which may be that of another variable."""
+        """Return the dtypes that a variable allows, resolving another variable among them."""
         options, reason = [], ""
         for option in self._schema.variables[variable]:
             if option in self._dtypes:
@@ -218,8 +218,7 @@ class _Call:
             key = "*" + dim.name if dim.star else dim.name
             if key and key not in self._sizes:
                 raise ValueError(
-                    f"{self._where(argument.label)} {dim.name} does not follow from the operands "
-                    "that are given"
+                    f"{self._where(argument.label)} {dim.name} does not follow from the given operands"
                 )
             if dim.star:
                 shape += self._sizes[key][0]
@@ -239,8 +238,8 @@ class _Call:
         )
         if len(options) > 1:
             raise TypeError(
-                f"{self._where(argument.label)} {argument.dtype} does not follow from the operands "
-                "that are given"
+                f"{self._where(argument.label)} {argument.dtype} does not follow from the given "
+                "operands"
             )
         return torch.uint8 if options[0] in PASSED_AS_BYTES else TORCH_TYPES[options[0]]
 

@@ -1,4 +1,4 @@
-"""XLA's element types and PyTorch's dtypes."""
+"""Map between XLA's element types and PyTorch's dtypes."""
 
 import torch
 
@@ -36,5 +36,5 @@ TORCH_TYPES_BY_NUMBER = {number: dtype for dtype, (_, number) in XLA_TYPES.items
 
 
 def xla_name(dtype: torch.dtype) -> str:
-    """Return XLA's name of a dtype, or torch's if XLA lacks the type."""
+    """Return XLA's name of a dtype, or torch's name if XLA lacks the type."""
     return XLA_TYPES[dtype][0] if dtype in XLA_TYPES else str(dtype)

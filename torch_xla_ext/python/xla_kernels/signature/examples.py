@@ -1,4 +1,4 @@
-"""Generated calls that fit a signature, to check a kernel without a user's call."""
+"""Generate calls that fit a signature, to check a kernel without a user's call."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ _PARAMETERS = {"bool": False, "i32": 1, "i64": 1, "f32": 1.0, "f64": 1.0}
 
 
 class Example(NamedTuple):
-    """The arguments of a call; all optional operands are there."""
+    """The arguments of a call, including all optional operands."""
 
     operands: tuple[ArrayType, ...]
     results: tuple[ArrayType, ...]
@@ -28,7 +28,7 @@ class Example(NamedTuple):
 
 
 def dtypes(schema: Schema) -> Iterator[dict[str, str]]:
-    """Yield the combinations of the dtype variables: XLA's names by variable."""
+    """Yield each combination of dtypes: XLA's names by dtype variable."""
     variables = list(schema.variables)
     for names in itertools.product(*map(schema.dtype_options, variables)):
         chosen = dict(zip(variables, names, strict=True))
@@ -43,7 +43,7 @@ def dtypes(schema: Schema) -> Iterator[dict[str, str]]:
 
 
 def examples(schema: Schema, chosen: Mapping[str, str]) -> Iterator[Example]:
-    """Return calls with these dtypes and several sizes; none if no generated sizes fit."""
+    """Return calls with these dtypes and various sizes; an empty list if no generated sizes fit."""
     for size in _SIZES:
         try:
             yield _example(schema, chosen, size)

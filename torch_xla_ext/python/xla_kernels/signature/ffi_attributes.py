@@ -1,4 +1,4 @@
-"""Attributes of FFI calls, as the text of an MLIR dictionary, which XLA parses."""
+"""Encode the attributes of FFI calls as the text of an MLIR dictionary, which XLA parses."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _string(name: str, value: str) -> str:
 
 
 def _float(value: float, dtype: np.dtype) -> str:
-    """Return a literal of exactly this value, as MLIR reads it: with a point, or as bits."""
+    """Return an MLIR literal with exactly this value: with a decimal point, or as bits."""
     _, code, bits = _FLOATS[dtype]
     if not math.isfinite(value):
         (number,) = struct.unpack(bits, struct.pack(code, value))
@@ -65,7 +65,7 @@ def _float(value: float, dtype: np.dtype) -> str:
 
 
 def _numpy(name: str, value: object) -> np.ndarray:
-    """Return the value as numpy's: int as int64, float as float64."""
+    """Return the value as a numpy value: int as int64, float as float64."""
     try:
         if isinstance(value, int) and not isinstance(value, bool):
             return np.asarray(value, np.int64)
@@ -107,12 +107,12 @@ def encode(attributes: Mapping[str, object]) -> str:
     """Encode the attributes of an FFI call: ``{scale = 3.0 : f64, window = 128 : i64}``.
 
     Args:
-        attributes: values by name: bool (i1), int (i64), float (f64), str, bytes (a string
-            that need not be text), numpy numbers of other widths (``numpy.int32(3)`` is i32), and
-            sequences or 1-dimensional arrays of numbers, and dicts of all these.
+        attributes: values by name: bool (i1), int (i64), float (f64), str, bytes (encoded as a
+            string), numpy numbers of other widths (``numpy.int32(3)`` is i32), and sequences or
+            1-dimensional arrays of numbers, and dicts of all these.
 
     Raises:
-        TypeError: a value is of another type, or a name is not a str.
+        TypeError: a value has an unsupported type, or a name is not a str.
         ValueError: an int does not fit into 64 bits, or a str has a lone surrogate.
     """
     return _dictionary(attributes, "")
@@ -132,12 +132,12 @@ def _dictionary(attributes: Mapping[str, object], prefix: str) -> str:
 def of_kernel(
     schema: Schema, operands: Sequence[object | None], values: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the attributes of a call of a kernel that is made with torch_xla_ext/kernel.h.
+    """Return the attributes for a call of a kernel that uses torch_xla_ext/kernel.h.
 
     Args:
-        schema: the kernel's.
-        operands: the call's, None for an omitted one.
-        values: the parameters', which are converted to the declared widths.
+        schema: the kernel's schema.
+        operands: the call's operands; None for an omitted one.
+        values: the parameters' values, which are converted to the declared widths.
     """
     attributes = {p.name: _of_parameter(p, values[p.name]) for p in schema.parameters}
     absent = sum(1 << i for i, operand in enumerate(operands) if operand is None)
@@ -145,7 +145,7 @@ def of_kernel(
 
 
 def _of_parameter(parameter: Parameter, value: object) -> object:
-    """Convert the value to the widths that the kernel declares."""
+    """Convert a parameter's value to the width that the kernel declares."""
     if parameter.type == "dict":
         return {each.name: _of_parameter(each, value[each.name]) for each in parameter.fields}
     if parameter.is_array:

@@ -1,4 +1,4 @@
-"""Signatures written in Python, which the C++ compiler does not check."""
+"""Parse signatures written in Python, which no C++ compiler has checked."""
 
 import itertools
 import re
@@ -11,7 +11,7 @@ _WHERE = re.compile(r"(\w+):(\w+(\|\w+)*|\d+\.\.\d*)|(\w+)%(\w+)==0")
 
 
 def parse(name: str, signature: str, parameters: str) -> Schema:
-    """Read the signature and the parameters of a target.
+    """Parse the signature and the parameters of a target.
 
     Args:
         name: the target.
@@ -22,7 +22,7 @@ def parse(name: str, signature: str, parameters: str) -> Schema:
             and arrays of numbers, ``"shifts: i64[]"``.
 
     Raises:
-        ValueError: one of them cannot be read.
+        ValueError: `signature` or `parameters` cannot be parsed.
     """
     where = f"custom-call target {name!r}: signature {signature!r}"
     try:
@@ -43,7 +43,7 @@ def parse(name: str, signature: str, parameters: str) -> Schema:
     body, _, conditions = signature.partition(" where ")
     read = f"({_written(schema.operands)})->({_written(schema.results)})"
     if read != re.sub(r"\s", "", body):
-        raise ValueError(f"{where} cannot be parsed; this part was: {read}")
+        raise ValueError(f"{where} cannot be parsed; only this part was understood: {read}")
     for condition in filter(None, re.sub(r"\s", "", conditions).split(",")):
         if not _WHERE.fullmatch(condition):
             raise ValueError(f"{where}: {condition!r} is not a condition")
@@ -88,13 +88,13 @@ def _check_names(schema: Schema, where: str) -> None:
         if sorted(argument.layout) != list(range(len(argument.dims))):
             raise ValueError(
                 f"{where}: the layout of {argument.name} must have each of its "
-                f"{len(argument.dims)} dimensions once, from 0, the one that changes fastest "
+                f"{len(argument.dims)} dimensions once, numbered from 0, the fastest-changing "
                 f"first, but is {list(argument.layout)}"
             )
     sizes = {dim.name for argument in schema.arguments for dim in argument.dims}
     for constraint in schema.constraints:
         if constraint.name not in sizes:
-            raise ValueError(f"{where}: {constraint.name} is not a size in it")
+            raise ValueError(f"{where}: {constraint.name} is not a size in the signature")
     if unused := set(schema.variables) - {argument.dtype for argument in schema.arguments}:
         nested = set(itertools.chain(*schema.variables.values()))
         if unused - nested:

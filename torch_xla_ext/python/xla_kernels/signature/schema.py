@@ -1,7 +1,7 @@
-"""A kernel's schema: its signature and parameters, from its C++ definition.
+"""Read a kernel's schema: its signature and parameters, from its C++ definition.
 
-The text comes from the kernel itself (``SchemaText`` in include/torch_xla_ext/untyped_payload.h),
-linked into the wheel or in a registered library. There is no second copy that could differ.
+The text comes from the compiled kernel (``SchemaText`` in include/torch_xla_ext/untyped_payload.h),
+which is linked into the wheel or in a registered library. No second copy exists that could differ.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class ArrayType(NamedTuple):
 
     @staticmethod
     def of(value: object) -> ArrayType:
-        """Return the type of an object with `shape` and `dtype`, or of a pair of these.
+        """Return the type of an object with `shape` and `dtype`, or of a pair (shape, dtype).
 
         Raises:
-            TypeError: `value` is neither, or a dimension is not an int.
+            TypeError: `value` is neither of these, or a dimension is not an int.
             ValueError: a dimension is negative or not below 2^63, or there are more than 64.
         """
         if isinstance(value, torch.Tensor):
@@ -76,7 +76,8 @@ def _checked_shape(shape: Sequence[object]) -> tuple[int, ...]:
 class Dim(NamedTuple):
     """A dimension as the signature declares it: ``factor * name + offset``.
 
-    Without a name it is the number `offset`; with a star it is any number of dimensions.
+    Without a name, the dimension is the number `offset`; with a star, it stands for any number of
+    dimensions.
     """
 
     text: str
@@ -92,8 +93,8 @@ class Argument:
 
     Attributes:
         alias: the index of the operand whose buffer a result has, else None.
-        layout: the order in memory of the dimensions, as XLA writes it: the one that changes
-            fastest first. None for row-major arrays.
+        layout: the dimensions in memory order, the fastest-changing first, as XLA writes it. None
+            for row-major arrays.
     """
 
     label: str  # "operand 1 (b)"
@@ -106,7 +107,7 @@ class Argument:
 
     @property
     def slowest_first(self) -> tuple[int, ...] | None:
-        """The dimensions in the order of memory; None for row-major arrays."""
+        """The dimensions in memory order, the slowest-changing first; None for row-major arrays."""
         return None if self.layout is None else self.layout[::-1]
 
     def strides(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -124,7 +125,7 @@ class Argument:
         return self.alias is not None
 
     def ranges(self, rank: int) -> list[tuple[Dim, int, int]]:
-        """Return the range of dimensions that each declared one covers: (dim, begin, end)."""
+        """Return the range of dimensions that each declared dimension covers: (dim, begin, end)."""
         result, begin = [], 0
         for dim in self.dims:
             count = rank - (len(self.dims) - 1) if dim.star else 1
@@ -135,11 +136,11 @@ class Argument:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A kernel's parameter, besides its operands.
+    """A parameter of a kernel, which is not an array operand.
 
     Attributes:
         type: bool, i32, i64, f32 or f64; str; an array of numbers, as in "i64[]"; or "dict".
-        fields: of a dict, its parameters.
+        fields: the parameters in a dict.
     """
 
     name: str
@@ -150,7 +151,7 @@ class Parameter:
 
     @property
     def element(self) -> str:
-        """The type of the numbers of an array."""
+        """The type of an array's elements."""
         return self.type.removesuffix("[]")
 
     @property
@@ -159,7 +160,7 @@ class Parameter:
 
     @property
     def type_text(self) -> str:
-        """The type as the schema has it, without limits."""
+        """The type as in the schema, without limits."""
         if self.type != "dict":
             return self.type
         return "{" + ", ".join(f"{each.name}: {each.type_text}" for each in self.fields) + "}"
@@ -167,12 +168,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Constraint:
-    """A condition of the signature on a size. Exactly one of the attributes is not empty.
+    """A condition on a size in the signature. Exactly one of the attributes is not empty.
 
     Attributes:
-        choices: the sizes that it may have.
-        limits: the least and the greatest, which may be None.
-        divisor: a number or another size, of which it is a multiple.
+        choices: the allowed sizes.
+        limits: the least and the greatest size, each of which may be None.
+        divisor: a number or another size that must divide the size.
     """
 
     name: str
@@ -252,13 +253,13 @@ def parse_parameters(text: str) -> tuple[Parameter, ...]:
     """Parse ``"eps: f64 in [0, 1], shifts: i64[], range: {low: i32, unit: str}"``.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: `text` cannot be parsed.
     """
     return _parameters(text, 0, "")[0]
 
 
 def _parameters(text: str, at: int, closing: str) -> tuple[tuple[Parameter, ...], int]:
-    """Return the parameters up to `closing`, a brace or the end, and the position behind it."""
+    """Return the parameters up to `closing`, a brace or "", and the position after it."""
     end = re.compile(r"\s*" + (re.escape(closing) or r"\Z"))
     result: list[Parameter] = []
     while (match := end.match(text, at)) is None:
@@ -301,8 +302,8 @@ class Schema:
     """The signature and the parameters of one target.
 
     Attributes:
-        caller: prefix of error messages: the target, or the operator whose kernel it is.
-        size_functions: the kernel's functions for open sizes, by name.
+        caller: prefix of error messages: the target, or the operator that calls the kernel.
+        size_functions: the kernel's functions that compute open sizes, by the sizes' names.
     """
 
     text: str
@@ -317,7 +318,7 @@ class Schema:
 
     @staticmethod
     def parse(text: str) -> Schema:
-        """Read a schema's text. The compiler has checked its signature already.
+        """Parse a schema's text, whose signature the C++ compiler has already checked.
 
         Raises:
             ValueError: `text` is not a schema.
@@ -342,12 +343,12 @@ class Schema:
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """The operands and then the results."""
+        """The operands, then the results."""
         return self.operands + self.results
 
     @cached_property
     def hash(self) -> int:
-        """FNV-1a of the text, which every payload carries."""
+        """The FNV-1a hash of the schema's text, which every payload contains."""
         value = 0xCBF29CE484222325
         for byte in self.text.encode():
             value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
@@ -355,7 +356,7 @@ class Schema:
 
     @property
     def signature(self) -> str:
-        """The line that the kernel's author wrote."""
+        """The signature as the kernel's author wrote it."""
         return self.text.partition("\n")[0]
 
     @cached_property
@@ -367,11 +368,11 @@ class Schema:
         )
 
     def sizes(self, values: Mapping[str, object]) -> Sizes:
-        """Return the sizes that parameters give, from the values of the parameters."""
+        """Return the sizes that are parameters, from the parameters' values."""
         return tuple((name, values[name]) for name in self.size_parameters)
 
     def open_sizes(self, num_results: int | None = None) -> tuple[str, ...]:
-        """Return the sizes of the first results that neither operands nor parameters give."""
+        """Return the first results' open sizes, which no operand or parameter gives."""
         known = {dim.name for operand in self.operands for dim in operand.dims}
         known.update(self.size_parameters)
         dims = [dim.name for result in self.results[:num_results] for dim in result.dims]
@@ -383,10 +384,11 @@ class Schema:
         return any(argument.layout is not None for argument in self.arguments)
 
     def operand_layouts(self, operands: Sequence[object | None]) -> dict[int, tuple[int, ...]]:
-        """Return the layouts of operands that are not row-major, as traits.Traits has them.
+        """Return the layouts of operands that are not row-major, in the form of traits.Traits.
 
         Args:
-            operands: of a call, None for one that is left out. The others are counted.
+            operands: a call's operands, None for an omitted one; the layouts' keys count the
+                others.
         """
         present = [
             argument
@@ -397,12 +399,12 @@ class Schema:
 
     @cached_property
     def result_layouts(self) -> dict[int, tuple[int, ...]]:
-        """Return the layouts of results that are not row-major, as traits.Traits has them."""
+        """Return the layouts of results that are not row-major, in the form of traits.Traits."""
         return _layouts(self.results)
 
     @lru_cache(maxsize=4096)  # noqa: B019  # schemas live as long as the process
     def computed_size(self, name: str, operands: tuple[ArrayType | None, ...]) -> int:
-        """Return an open size, computed by the kernel's own function from checked operands.
+        """Return an open size, which the kernel's own function computes from checked operands.
 
         Raises:
             ValueError: the function uses a size that no operand gives.
@@ -415,20 +417,22 @@ class Schema:
             [0 if array is None else XLA_TYPES[array.dtype][1] for array in operands],
         )
         if size < 0:
-            raise ValueError(f"{self.caller}: the kernel's function of {name} failed")
+            raise ValueError(
+                f"{self.caller}: the kernel's function that computes the size {name} failed"
+            )
         return size
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def check(self, arrays: tuple[ArrayType | None, ...], sizes: Sizes = ()) -> None:
-        """Check the operands and then the results of a call, as the kernel itself does.
+        """Check the operands, then the results, of a call, as the kernel itself does.
 
         Args:
-            arrays: one for each of `arguments`; None for an optional operand that is left out.
+            arrays: one for each of `arguments`; None for an omitted optional operand.
             sizes: the sizes that parameters give, from `sizes()`.
 
         Raises:
-            TypeError: an operand or result is missing, or is of another dtype.
-            ValueError: a shape is not what the signature says.
+            TypeError: an operand or result is missing, or has a wrong dtype.
+            ValueError: a shape does not match the signature.
         """
         if len(arrays) != len(self.arguments):
             raise ValueError(f"{self.caller}: expected {len(self.arguments)} arrays")
@@ -440,7 +444,7 @@ class Schema:
         """Check the operands of a call, whose sizes may be symbolic, and infer the results.
 
         Args:
-            operands: None for an optional one that is left out.
+            operands: the operands' types; None for an omitted optional operand.
             sizes: the sizes that parameters give, and the open sizes.
             num_results: how many results to infer.
 
@@ -464,7 +468,7 @@ class Schema:
         """Check how many operands and results a call has.
 
         Raises:
-            TypeError: too many or too few; the signature is shown.
+            TypeError: there are too many or too few; the message shows the signature.
         """
         if (num_operands, num_results) != (len(self.operands), len(self.results)):
             expected = _counts(len(self.operands), len(self.results))
@@ -474,7 +478,7 @@ class Schema:
             )
 
     def dtype_options(self, name: str) -> tuple[str, ...]:
-        """Return XLA's names of the dtypes that a dtype or variable of the signature stands for."""
+        """Return XLA's names of the dtypes that a name in the signature may stand for."""
         if name not in self.variables:
             return (name,)
         options = [self.dtype_options(option) for option in self.variables[name]]

@@ -1,6 +1,6 @@
-"""The payload of untyped calls: packs and parses it.
+"""Pack and parse the payload of untyped calls.
 
-include/torch_xla_ext/untyped_payload.h documents the format and has the kernels' parser.
+include/torch_xla_ext/untyped_payload.h documents the format, and contains the kernels' parser.
 """
 
 import math
@@ -19,10 +19,10 @@ _CODES = {"bool": "?", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
 
 
 def parameter_values(schema: Schema, attributes: Mapping[str, object]) -> dict[str, object]:
-    """Check a call's parameters: each must be present, of its type and within its limits.
+    """Check that each parameter of a call is present, of its type and within its limits.
 
     Args:
-        schema: the kernel's.
+        schema: the kernel's schema.
         attributes: the parameters by name. An int is accepted for a float;
             otherwise the types must match.
 
@@ -30,8 +30,8 @@ def parameter_values(schema: Schema, attributes: Mapping[str, object]) -> dict[s
         The values in the schema's order: numbers, str, tuples of numbers, and dicts.
 
     Raises:
-        TypeError: a parameter is missing, unknown or of another type.
-        ValueError: one is out of its limits, or of its type's range.
+        TypeError: a parameter is missing, unknown or has a wrong type.
+        ValueError: a parameter is outside its limits, or outside its type's range.
     """
     return _checked_fields(schema.caller, "", schema.parameters, attributes)
 
@@ -108,7 +108,7 @@ def _checked_array(where: str, parameter: Parameter, value: object) -> tuple[flo
 
 
 def _converted(where: str, kind: str, value: float) -> float:
-    """Convert a number to the type; raise ValueError if it is out of range."""
+    """Convert a number to the type `kind`; raise ValueError if it is out of range."""
     if kind.startswith("f"):
         try:
             item = float(value)
@@ -128,12 +128,12 @@ def pack(
     """Pack a call's untyped payload, after the same checks as in the kernel.
 
     Args:
-        schema: the kernel's.
-        arrays: the operands and then the results; None for an operand that is left out.
+        schema: the kernel's schema.
+        arrays: the operands, then the results; None for an omitted operand.
         attributes: the parameters by name.
 
     Raises:
-        TypeError, ValueError: as of `Schema.check` and `parameter_values`.
+        TypeError, ValueError: as for `Schema.check` and `parameter_values`.
     """
     values = parameter_values(schema, attributes)
     schema.check(tuple(arrays), schema.sizes(values))
@@ -154,7 +154,7 @@ def encode(
 
 @cache
 def _params(schema: Schema) -> struct.Struct | None:
-    """Return the parameters' struct layout, if it does not depend on the values."""
+    """Return the struct layout of the parameters, if it does not depend on their values."""
     if any(parameter.type not in _CODES for parameter in schema.parameters):
         return None
     return struct.Struct("<" + "".join(_CODES[p.type] for p in schema.parameters))
@@ -193,7 +193,7 @@ def _unpacked(parameter: Parameter, payload: bytes, at: int) -> tuple[object, in
 
 @lru_cache(maxsize=4096)
 def _pack_arrays(schema: Schema, arrays: tuple[ArrayType | None, ...], params_size: int) -> bytes:
-    """Return the part of an untyped payload before the parameters."""
+    """Return the part of an untyped payload that precedes the parameters."""
     counts = len(schema.operands), len(schema.results)
     parts = [_HEADER.pack(MAGIC, VERSION, *counts, params_size, schema.hash)]
     for array in arrays:
@@ -218,7 +218,7 @@ def unpack(schema: Schema, payload: bytes) -> UntypedPayload:
     """Read an untyped payload.
 
     Raises:
-        ValueError: it is not one of this schema. The kernel's own error is more exact.
+        ValueError: the payload does not fit this schema. The kernel's own error is more exact.
     """
     try:
         magic, version, num_operands, num_results, params_size, schema_hash = _HEADER.unpack_from(
