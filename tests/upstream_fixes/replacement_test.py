@@ -210,7 +210,7 @@ def test_revert_after_another_replacement_is_an_error(write: _Write) -> None:
     import twice
 
     twice.Kind.say = lambda self: "theirs"
-    with pytest.raises(RuntimeError, match=r"something else has replaced twice\.Kind\.say since"):
+    with pytest.raises(RuntimeError, match=r"something else has since replaced twice\.Kind\.say"):
         replacement.revert("twice")
     assert (twice.say(), twice.Kind().say()) == ("a!", "theirs")
 

@@ -1,4 +1,4 @@
-"""Functions that this project adds to upstream's extension module, `torch_xla._XLAC`.
+"""Declare the functions that this project adds to upstream's extension module, `torch_xla._XLAC`.
 
 Type checkers find this file beside the module, `_XLAC.cpython-….so`, in the wheel's root. The
 module also has upstream's own names, which have no types here. The functions are defined in
@@ -17,7 +17,7 @@ def __getattr__(name: str) -> Any: ...  # upstream's
 
 @final
 class _XlaPreparedCall:
-    """A custom call whose arguments are checked, without its operands."""
+    """A custom call with checked arguments, without its operands."""
 
 def _xla_gpu_custom_call(
     inputs: Sequence[torch.Tensor],
@@ -47,7 +47,7 @@ def _xla_custom_call(
     api_version: int,
     frontend_attributes: dict[str, str],
 ) -> list[torch.Tensor]:
-    """Make upstream's call; the program's hash includes all arguments."""
+    """Make the call of upstream's function; the program's hash includes all arguments."""
 
 def _xla_prepare_custom_call(
     inputs: Sequence[torch.Tensor],
@@ -65,12 +65,12 @@ def _xla_prepare_custom_call(
     runs_first_alone: bool = False,
     operand_layouts: Mapping[int, Sequence[int]] | None = None,
 ) -> _XlaPreparedCall:
-    """Check the arguments of _xla_gpu_custom_call."""
+    """Check the arguments of _xla_gpu_custom_call, and return the call without its operands."""
 
 def _xla_call_prepared(
     call: _XlaPreparedCall, inputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Make the call with operands of the shapes and dtypes that it was prepared for."""
+    """Make a prepared call with operands of the shapes and dtypes that it was prepared for."""
 
 def _xla_call_custom_call_target(
     target: str,
@@ -87,7 +87,7 @@ def _xla_call_key(
     operands: list[torch.Tensor] | None = None,
     other: Callable[[Any], Any] | None = None,
 ) -> bytes | None:
-    """Return the key of a call in a cache: calls with equal keys differ only in their operands."""
+    """Return a call's cache key: calls with equal keys differ only in their operands."""
 
 # The partitioner of calls in programs for several devices.
 
@@ -96,16 +96,16 @@ def _xla_register_partitioners(
     propagate: Callable[[str, bytes], bytes],
     divide: Callable[[str, list[bytes | None], bytes | None], Any],
 ) -> None:
-    """Register functions for XLA's questions about the calls that it divides among devices."""
+    """Register the functions that XLA calls to divide custom calls among devices."""
 
 def _xla_set_lowers_whole_calls(lowers: bool) -> None:
-    """Set whether this thread lowers such calls by their kernels' names."""
+    """Set whether this thread lowers these calls undivided, by their kernels' names."""
 
 # Operators' kernels in PyTorch's dispatcher.
 
 @final
 class _XlaOperatorKernel:
-    """A kernel in PyTorch's dispatcher, for as long as this object lives."""
+    """A kernel in PyTorch's dispatcher, which is removed with this object."""
 
 def _xla_register_operator(
     name: str,
@@ -128,10 +128,10 @@ def _xla_register_operator_in_place(
     run: Callable[..., Any],
     written: list[int],
 ) -> _XlaOperatorKernel:
-    """Register the kernel for Functionalize of an operator that writes to its arguments."""
+    """Register the "Functionalize" kernel of an operator that writes to its arguments."""
 
 def _xla_add_reference_blocks(count: int) -> None:
-    """Change the number of open blocks in which operators look up reference implementations."""
+    """Change the count of open blocks in which operators look up reference implementations."""
 
 # The registry of targets.
 
@@ -159,16 +159,16 @@ def _xla_registered_custom_call_targets(platform: str, api: str = "untyped") -> 
     """Return the names of the platform's targets, sorted; `api` is "untyped" or "ffi"."""
 
 def _xla_has_custom_call_target(name: str, platform: str, api: str) -> bool:
-    """Return whether XLA has such a target."""
+    """Return whether XLA has this target."""
 
 def _xla_current_custom_call_target(name: str, platform: str, api: str) -> str:
-    """Return the name in the HLO of a call of `name` that is traced now, such as "name#2"."""
+    """Return the target's name, such as "name#2", in the HLO of a call that is traced now."""
 
 def _xla_custom_call_function(name: str, platform: str, api: str) -> str:
     """Return a description of the function that calls of a target run."""
 
 def _xla_default_custom_call_api(name: str, platform: str) -> str:
-    """Return the API of calls of a target that do not specify one."""
+    """Return the API for calls of a target that specify none."""
 
 def _xla_capture_registrations() -> int:
     """Return a number that changes with every registration of a custom call."""
@@ -177,7 +177,7 @@ def _xla_kernel_schemas() -> dict[str, str]:
     """Return the schemas of the kernels that are linked into this library, by target."""
 
 def _xla_kernel_sizes() -> list[tuple[str, str, int]]:
-    """Return the kernels' functions for sizes of results: target, size, address."""
+    """Return the kernels' functions that compute sizes of results: target, size, address."""
 
 # Launchers.
 
@@ -187,10 +187,10 @@ def _xla_launch_compiled_kernel(
     """Launch a compiled kernel on buffers, by their addresses, without XLA."""
 
 def _xla_load_tvm_ffi(path: str) -> None:
-    """Load libtvm_ffi, through which functions of TVM-FFI are called."""
+    """Load libtvm_ffi, through which TVM-FFI functions are called."""
 
 def _xla_tvm_ffi_function(library: str, symbol: str) -> int:
-    """Return the handle of a TVM-FFI function of a shared library, 0 if it has none."""
+    """Return the handle of a TVM-FFI function in a shared library; 0 if it does not exist."""
 
 def _xla_register_tvm_ffi_kernel(
     name: str, platform: str, function: int, arguments: list[str], in_graphs: bool, schema: str
@@ -220,13 +220,13 @@ class _XlaCapturedProgram:
         """Look up the program after a deferred compilation; call this before the first run."""
 
     def arguments_to_copy(self, arguments: list[torch.Tensor], /) -> list[int]:
-        """Return the indices of the arguments of which a run needs copies."""
+        """Return the indices of the arguments that must be copied before a run."""
 
     def matches(self, arguments: list[torch.Tensor], /) -> bool:
-        """Return whether the state, apart from its values, is the same as at the capture."""
+        """Return whether the state's tensors, apart from their values, are as at the capture."""
 
     def cache_shardings(self) -> None:
-        """Record the current shardings of the state's tensors as the program's."""
+        """Record the current shardings of the state's tensors as those of the program."""
 
     def run(self, arguments: list[torch.Tensor], /) -> list[torch.Tensor]:
         """Run the program with the current data of its tensors."""
@@ -234,18 +234,18 @@ class _XlaCapturedProgram:
     def run_if_matches(
         self, arguments: list[torch.Tensor], here: bool
     ) -> list[torch.Tensor] | None:
-        """Run it as `run` does, if `matches` is true and the state has its shardings."""
+        """Run the program if `matches` is true and the state has the recorded shardings."""
 
 @final
 class _XlaProgramOnSharedMemory:
-    """A program that runs on PyTorch's own tensors, whose memory XLA shares."""
+    """A program that runs on PyTorch's own tensors, in memory that XLA shares."""
 
     def __init__(self, program: _XlaCapturedProgram, device: torch.device) -> None: ...
     def arguments_to_copy(self, arguments: list[torch.Tensor], /) -> list[int]:
         """Return the indices of arguments on another device, not row-major, or that overlap."""
 
     def run(self, arguments: list[torch.Tensor], stream: int) -> list[torch.Tensor]:
-        """Run the program after the work on a CUDA stream of PyTorch's."""
+        """Run the program after the work on one of PyTorch's CUDA streams."""
 
 @final
 class _XlaPythonGuard:
@@ -261,19 +261,19 @@ class _XlaSavedState:
 
     def __init__(self) -> None: ...
     def add(self, tensor: torch.Tensor, /) -> bool:
-        """Add the storage of a tensor that is older; return whether it was new."""
+        """Add an older tensor's storage; return False if it was already added."""
 
     def add_all(self, tensors: list[torch.Tensor], /) -> None:
         """Add several storages, and compute the pending ones together."""
 
     def data_address(self, tensor: torch.Tensor, /) -> int:
-        """Return the address of the data that the tensor's storage had, or 0."""
+        """Return the address of the storage's data before the trace, or 0."""
 
     def is_written(self, tensor: torch.Tensor, /) -> bool:
         """Return whether the tensor's storage has been written to."""
 
     def before(self, tensor: torch.Tensor, /) -> torch.Tensor:
-        """Return a new tensor with the data that the tensor's storage had."""
+        """Return a new tensor with the storage's data from before the trace."""
 
     def restore(self) -> None:
         """Restore the data of all storages."""
@@ -287,7 +287,7 @@ class _XlaView:
     """The operations that make a view from its base. Owns neither tensor."""
 
     def __call__(self, base: torch.Tensor, /) -> torch.Tensor:
-        """Make the same view of another base."""
+        """Make the same view of a given base."""
 
 _xla_compute_stream_target: str
 """The target whose call reports XLA's CUDA stream."""
@@ -299,44 +299,44 @@ def _xla_shares_memory(device: torch.device, /) -> bool:
     """Return whether PyTorch's tensors on `device` are in the memory of torch_xla's device."""
 
 def _xla_is_row_major(tensor: torch.Tensor, /) -> bool:
-    """Return whether XLA can use the tensor's memory as it is: row-major, without gaps, aligned."""
+    """Return whether XLA can use the tensor's memory in place: row-major, dense and aligned."""
 
 def _xla_views(tensors: list[torch.Tensor], /) -> list[torch.Tensor]:
-    """Return an XLA tensor over the memory of each tensor, which it does not own."""
+    """Return, for each tensor, an XLA tensor on its memory, which the XLA tensor does not own."""
 
 @final
 class _XlaUncompiledProgram:
     """A program that has been lowered to HLO."""
 
     def compile(self) -> None:
-        """Compile it, once, in any thread."""
+        """Compile the program, once, in any thread."""
 
 def _xla_capture_lower(tensors: list[torch.Tensor], hash: bytes) -> _XlaUncompiledProgram | None:
-    """Lower the tensors' program; return None if it is compiled."""
+    """Lower the tensors' program; return None if it is compiled already."""
 
 def _xla_capture_signature(arguments: list[torch.Tensor], /) -> tuple[bytes, list[int]]:
-    """Return what a program depends on besides values, and the unshared views."""
+    """Return the arguments' properties that a program depends on, and the unshared views."""
 
 def _xla_capture_view(tensor: torch.Tensor, /) -> _XlaView | None:
-    """Return how the tensor was made from its base, if autograd knows that."""
+    """Return the operations that make the tensor from its base, if autograd knows them."""
 
 def _xla_capture_place(tensor: torch.Tensor, /) -> tuple[list[int], list[int], int]:
     """Return a tensor's sizes, strides and offset in PyTorch."""
 
 def _xla_capture_is_supported(tensor: torch.Tensor, /) -> bool:
-    """Return whether it is an XLA tensor with functionalization."""
+    """Return whether the tensor is an XLA tensor with functionalization."""
 
 def _xla_capture_are_supported(values: Sequence[Any], /) -> bool:
     """Return whether all tensors among the values are XLA tensors with functionalization."""
 
 def _xla_capture_is_used_by_python(tensor: torch.Tensor, /) -> bool:
-    """Return whether a Python object refers to the tensor, besides weak references."""
+    """Return whether a Python object strongly refers to the tensor."""
 
 def _xla_capture_is_view(tensor: torch.Tensor, /) -> bool:
-    """Return whether the tensor is a view of another one."""
+    """Return whether the tensor is a view of another tensor."""
 
 def _xla_capture_has_own_values(tensor: torch.Tensor, /) -> bool:
-    """Return whether the tensor selects or rearranges elements of another one."""
+    """Return whether the tensor selects or rearranges another tensor's elements."""
 
 def _xla_capture_storage(tensor: torch.Tensor, /) -> int:
     """Return the address of the tensor's storage, which its views share."""
@@ -348,16 +348,16 @@ def _xla_capture_data_address(tensor: torch.Tensor, /) -> int:
     """Return the address of the data on the device, or 0 if there is none yet."""
 
 def _xla_capture_transfer(tensor: torch.Tensor, /) -> bool:
-    """Transfer values that the tensor has on the host only; return False without any."""
+    """Transfer values that are only on the host; return False if there are none."""
 
 def _xla_capture_parameter_id(tensor: torch.Tensor, /) -> int:
-    """Return the id by which a program's parameters know this tensor's data, or -1."""
+    """Return the parameter id of this tensor's data in programs, or -1."""
 
 def _xla_capture_set_alias(tensor: torch.Tensor, id: int) -> int:
-    """Write the tensor's new value to the parameter `id`; return what was set before."""
+    """Make a program write the tensor's value to the parameter `id`; return the former setting."""
 
 def _xla_strides(values: Sequence[Any], /) -> list[list[int] | None] | None:
-    """Return the strides of each XLA tensor in PyTorch, None for row-major and other values."""
+    """Return each XLA tensor's strides in PyTorch; None for row-major ones and other values."""
 
 def _xla_set_strides(copy: torch.Tensor, strides: list[int], /) -> None:
     """Set the strides that operators assume for the tensor in PyTorch."""
@@ -366,17 +366,17 @@ def _xla_set_strides(copy: torch.Tensor, strides: list[int], /) -> None:
 
 @final
 class _XlaRandomState:
-    """The state of the random numbers of torch_xla's device."""
+    """The state of the device's random number generator."""
 
     def __init__(self) -> None: ...
     def seed(self) -> torch.Tensor:
-        """Return the seed that this state had, a tensor on the device."""
+        """Return the saved seed, a tensor on the device."""
 
     def restore(self, seed: torch.Tensor = ...) -> None:
         """Restore this state, or set a seed."""
 
 def _xla_is_read_by_pending_values(tensors: list[torch.Tensor]) -> bool:
-    """Return whether a pending value needs the data of any of these tensors, which have data."""
+    """Return whether a pending value reads the data of any of these tensors."""
 
 def _xla_compute_pending_values(tensor: torch.Tensor, /) -> None:
     """Compute all pending values of the tensor's device if programs have grown."""
@@ -391,7 +391,7 @@ def _xla_find_pending_step(updated: torch.Tensor, /) -> None:
     """Warn if the value of an optimizer's last step is still pending."""
 
 def _xla_seed_all_devices(seed: int) -> None:
-    """Set the seed of each device's random numbers, or make the client begin with it."""
+    """Set the random seed of each device; without a client, a later client begins with it."""
 
 def _set_use_eager_mode(enable: bool, /) -> None:
     """Set upstream's flag, which our library reads, too."""
@@ -402,7 +402,7 @@ def _clear_pending_irs(device: str, /) -> None:
 # The plug-in and other processes.
 
 def _xla_load_pjrt_plugin(path: str) -> tuple[int, int]:
-    """Load the PJRT plug-in behind the shim; return its API version, (major, minor)."""
+    """Load the PJRT plugin behind the shim; return its API version, (major, minor)."""
 
 def _xla_set_compile_options(fields: bytes) -> None:
     """Add fields of CompileOptionsProto to the programs that this thread compiles."""
@@ -411,7 +411,7 @@ def _xla_compile_options() -> bytes:
     """Return the last options of _xla_set_compile_options in this thread."""
 
 def _xla_lost_process() -> str:
-    """Return the text of the error if another process of this program is lost, else empty."""
+    """Return the error's text if another process of this program is lost, else ""."""
 
 def _prepare_to_exit() -> None:
     """Prepare as upstream does, but wait for no device if another process is lost."""

@@ -1,6 +1,7 @@
-"""Changes how modules of other libraries are imported, and acts on them when they have run.
+"""Change how modules of other libraries are imported, and call functions after their import.
 
-One finder stands in front of Python's own. It finds a module where it is, and wraps how it runs.
+A finder precedes Python's own finders. It finds a module in its usual place, and wraps the function
+that runs it.
 """
 
 import functools
@@ -27,12 +28,12 @@ _lock = threading.RLock()
 
 
 def alias(name: str, target: str) -> None:
-    """Make `import name` return the module `target`, the same object."""
+    """Make `import name` return the same module object as `import target`."""
     _aliases[name] = target
 
 
 def change_run(name: str, change: Callable[[Run], Run]) -> None:
-    """Make `change` wrap the function that runs the module."""
+    """Let `change` wrap the function that runs the module at import."""
     _changes[name] = change
 
 
@@ -54,9 +55,9 @@ def stand_in(name: str, module: ModuleType) -> None:
 
 
 def when_imported(names: Sequence[str], action: Callable[[], None]) -> None:
-    """Call `action` when all the modules have run: now, if they have.
+    """Call `action` when all these modules have been imported; now, if they already have.
 
-    Calls it again whenever one of them is imported again.
+    It is called again whenever one of them is imported again.
     """
     for name in names:
         _actions.setdefault(name, []).append((tuple(names), action))
@@ -68,7 +69,7 @@ def when_imported(names: Sequence[str], action: Callable[[], None]) -> None:
 
 
 def for_each_module(pattern: str, action: Callable[[str], None]) -> None:
-    """Call `action` with the name of each module that matches, when it has run.
+    """Call `action` with the name of each module that matches, after its import.
 
     Args:
         pattern: a module's name, where a `*` stands for one or more letters, digits and `_`.
@@ -96,7 +97,7 @@ def _has_run(name: str) -> bool:
 
 
 def _act_on(name: str) -> None:
-    """Call the actions that wait for the module, which has run."""
+    """Call the actions that waited for the module's import."""
     for names, action in list(_actions.get(name, ())):
         if all(map(_has_run, names)):
             action()
@@ -137,7 +138,7 @@ class _Alias(importlib.abc.Loader):
 
 
 class _RunningSpec(importlib.machinery.ModuleSpec):
-    """The spec of a module that is being imported, until the import system says that it has run.
+    """The spec of a module that is still being imported.
 
     A module that transformers imports may import torch_xla, for example: accelerate does.
     """
@@ -151,7 +152,7 @@ class _RunningSpec(importlib.machinery.ModuleSpec):
 
 
 class _LazyModule(ModuleType):
-    """A module before its first use; attributes that inspect reads of all modules are no use."""
+    """A module before its first use; attributes that inspect reads of all modules do not count."""
 
     def __getattr__(self, name: str) -> object:
         # `from ... import *` asks for __all__ first.

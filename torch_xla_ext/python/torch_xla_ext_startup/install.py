@@ -45,5 +45,5 @@ def _register_kernels() -> None:
 
 
 def _register_while_loop() -> None:
-    """Register torch's while_loop for XLA tensors, which would otherwise be a loop in Python."""
+    """Register torch's while_loop for XLA tensors, which would otherwise run as a Python loop."""
     import torch_xla.experimental.fori_loop  # noqa: F401

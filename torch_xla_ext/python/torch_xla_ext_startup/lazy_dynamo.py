@@ -1,15 +1,15 @@
-"""Imports Dynamo when it is first used; torch_xla/version.py imports this.
+"""Delay the import of Dynamo until its first use; torch_xla/version.py imports this module.
 
-Parts of torch_xla import it, which takes one to two seconds of processor time, for torch.compile
-alone:
+Parts of torch_xla import Dynamo, which takes one to two seconds of processor time, although only
+torch.compile needs it. Here
 
-- its bridge to Dynamo, which torch_xla.stablehlo imports for one function and which imports most of
-  TorchInductor, runs when it is used;
-- its modules that need AOTAutograd or torch.export import these when they are called;
-- its settings in torch._dynamo.config are set when that is imported.
+- torch_xla's bridge to Dynamo, which imports most of TorchInductor, and which torch_xla.stablehlo
+  imports for one function, runs when it is first used;
+- modules of torch_xla that need AOTAutograd or torch.export import these when they are called;
+- torch_xla's settings in torch._dynamo.config are made when that is imported.
 
-Dynamo computes with small tensors when it is imported, which fails within a mode such as
-`torch.device("meta")` or FakeTensorMode. So it is imported without modes.
+At its import, Dynamo computes with small tensors, which fails within a mode such as
+`torch.device("meta")` or FakeTensorMode. So Dynamo is imported with modes disabled.
 """
 
 import builtins
@@ -47,7 +47,7 @@ def _without_modes(run: Run) -> Run:
 
 
 def _without_import_of(imported: str) -> Callable[[Run], Run]:
-    """Run a module that imports another one only when it calls one of its functions."""
+    """Run a module, and delay one of its imports until the imported functions are called."""
 
     def import_(name: str, *args: object, **options: object) -> object:
         if name != imported:
@@ -74,7 +74,7 @@ def _imported_when_called(module: str, name: str) -> Callable[..., object]:
 
 
 class _Settings:
-    """torch._dynamo.config, before it is imported."""
+    """Stands in for torch._dynamo.config until it is imported."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if _CONFIG in sys.modules:
@@ -87,7 +87,7 @@ class _Settings:
 
 
 class _NotImported(ModuleType):
-    """torch._dynamo, before it is imported."""
+    """Stands in for torch._dynamo until it is imported."""
 
     config = _Settings()
 

@@ -1,7 +1,8 @@
-"""The plug-in for CUDA, which torch_xla loads at its own import: the entry point `cuda`.
+"""The entry point `cuda`: the CUDA plugin, which torch_xla loads when it is imported.
 
-torch_xla makes a CudaPlugin on every machine, so nothing here may fail or inspect the machine
-before a client is made. For the same reason, this module runs torch_xla_ext_startup.install.
+torch_xla creates a CudaPlugin on every machine, so nothing here may fail or inspect the machine
+before a client is created. Because this module is always loaded, it also runs
+torch_xla_ext_startup.install.
 """
 
 import os
@@ -13,15 +14,15 @@ from torch_xla_ext_startup import install
 
 
 class CudaPlugin(plugins.DevicePlugin):
-    """PJRT_DEVICE=CUDA through a PJRT CUDA plugin of JAX, behind the shim in _XLAC."""
+    """Provides PJRT_DEVICE=CUDA with JAX's PJRT CUDA plugin, behind the shim in _XLAC."""
 
     def library_path(self) -> str:
         """Find and load the plugin, and return the path of the shim in front of it.
 
-        torch_xla calls this once, when it makes its client.
+        torch_xla calls this once, when it creates its client.
 
         Raises:
-            CudaRuntimeError: CUDA cannot be used; the text says why, and the remedy.
+            CudaRuntimeError: CUDA cannot be used; the message has the reason and the remedy.
         """
         from torch_xla_ext.attention import scaled_dot_product
         from xla_kernels.plugin import discovery
@@ -41,10 +42,10 @@ class CudaPlugin(plugins.DevicePlugin):
         return options.client_create_options(os.environ)
 
     def requires_xla_coordinator(self) -> bool:
-        """Return whether the processes have to find each other before they make their clients.
+        """Return whether processes must find each other before they create their clients.
 
-        torch_xla asks this first when it makes its client, so this reports errors of the rendezvous
-        (torch_xla_ext.plugin.rendezvous).
+        torch_xla calls this first when it creates its client, so this also raises errors of the
+        rendezvous (torch_xla_ext.plugin.rendezvous).
 
         Raises:
             CudaRuntimeError: ranks and counts do not fit together, or a port is taken.

@@ -1,7 +1,7 @@
-"""Replaces functions of other libraries, and restores them.
+"""Replace functions of other libraries, and restore them.
 
-All replacements of torch_xla_ext are in tables of `Fix` (table.py), or go through
-`temporarily_replaced`. No other module of it assigns to an attribute of another library's module or
+All replacements in torch_xla_ext are in tables of `Fix` (table.py), or go through
+`temporarily_replaced`. No other module assigns to an attribute of another library's module or
 class; tests/upstream_fixes/assignments_test.py checks this.
 
 Changes through a library's public API need no row: kernels that are registered with torch.library,
@@ -28,21 +28,21 @@ _ABSENT = object()
 
 @dataclasses.dataclass(frozen=True)
 class Fix:
-    """Functions of other libraries that are replaced for one reason.
+    """Replacements of other libraries' functions, made for one reason.
 
     Attributes:
-        name: for `revert` and the environment variable TORCH_XLA_EXT_WITHOUT_FIX.
-        versions: the libraries for which it was written.
-        reason: the fault without it, in one sentence.
-        test: the file of tests that fails without it.
+        name: the name for `revert` and the environment variable TORCH_XLA_EXT_WITHOUT_FIX.
+        versions: the libraries' versions for which the fix was written.
+        reason: the fault without the fix, in one sentence.
+        test: the test file that fails without the fix.
         replaces: the functions, as "module:attribute" or "module:Class.attribute", and for each the
             function that makes the replacement from the original, as "module:function". If that
             returns the original, nothing is replaced. Functions that a library's version lacks are
             skipped. In a module's name, a `*` stands for one word; the attribute `*` stands for
             each function of each class that the module defines.
-        after: further modules that have to be imported before the replacement.
-        adds: whether the attribute may be missing. The original is None then.
-        everywhere: whether modules that have imported the function get the replacement, too.
+        after: further modules that must be imported before the replacement.
+        adds: whether the attribute may be missing; the original is then None.
+        everywhere: whether to replace the function also in modules that have imported it.
     """
 
     name: str
@@ -64,14 +64,14 @@ class Fix:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Replaced:
-    """An attribute that is replaced.
+    """A replaced attribute.
 
     Attributes:
-        name: the attribute's full name, also for a module that has imported it from another one.
-        holder: the object that has it.
-        attribute: its name there.
-        before: what the object itself had; `_ABSENT` if it inherits the attribute, or lacks it.
-        value: what it has now.
+        name: the attribute's full name, also in a module that imported it from another module.
+        holder: the object that has the attribute.
+        attribute: the attribute's name in the holder.
+        before: the holder's former value; `_ABSENT` if it inherits the attribute, or lacks it.
+        value: the holder's current value.
     """
 
     name: str
@@ -105,23 +105,25 @@ def install(fixes: Iterable[Fix]) -> None:
 
 
 def apply(name: str) -> None:
-    """Apply a fix again that was reverted, or left out."""
+    """Apply a fix that was reverted or left out."""
     _reverted.discard(name)
     for target, make in _fixes[name].replaces.items():
         _when_imported(_fixes[name], target, make)
 
 
 def revert(name: str) -> None:
-    """Restore a library's functions. Code that has imported a replacement keeps it.
+    """Restore the functions that a fix replaces. Code that has imported a replacement keeps it.
 
     Raises:
         KeyError: there is no such fix.
-        RuntimeError: something else has replaced one of the functions since.
+        RuntimeError: something else has since replaced one of the functions.
     """
     with _lock:
         for one in _replaced[name]:
             if _own(one.holder, one.attribute) is not one.value:
-                raise RuntimeError(f"revert: something else has replaced {one.name} since")
+                raise RuntimeError(
+                    f"revert: something else has since replaced {one.name}; restore that first"
+                )
         _reverted.add(name)
         while _replaced[name]:
             one = _replaced[name].pop()
@@ -137,13 +139,13 @@ def active() -> list[tuple[Fix, list[str]]]:
 
 
 def installed() -> list[Fix]:
-    """Return all fixes, also those that wait for their libraries to be imported."""
+    """Return all fixes, including those that wait for the import of their libraries."""
     return list(_fixes.values())
 
 
 @contextlib.contextmanager
 def temporarily_replaced(holder: object, name: str, value: object) -> Iterator[None]:
-    """Replace an attribute of another library's module, class or object within a block."""
+    """Within a block, replace an attribute of another library's module, class or object."""
     before = _own(holder, name)
     _set(holder, name, value)
     try:
@@ -167,7 +169,7 @@ def _when_imported(fix: Fix, target: str, make: str) -> None:
 
 
 def _replace(fix: Fix, module: str, path: str, make: str) -> None:
-    """Replace one of the functions of a fix in a module that has run."""
+    """Replace one of a fix's functions in an imported module."""
     if fix.name in _reverted:
         return
     for holder, attribute, name in _found(sys.modules[module], path):
@@ -195,7 +197,7 @@ def _replace(fix: Fix, module: str, path: str, make: str) -> None:
 
 
 def _found(module: ModuleType, path: str) -> Iterator[tuple[object, str, str]]:
-    """Return the attributes that a path names: the objects that have them, and their names."""
+    """Return the attributes that a path names, as pairs of the object and the attribute's name."""
     if path == "*":
         for kind in [value for value in vars(module).values() if inspect.isclass(value)]:
             if kind.__module__ == module.__name__:
@@ -226,7 +228,7 @@ def _get(holder: object, name: str) -> object:
 
 
 def _own(holder: object, name: str) -> object:
-    """Return the object's own attribute, without those that it inherits or makes."""
+    """Return the object's own attribute, or `_ABSENT` if it is inherited or computed."""
     return (holder if isinstance(holder, dict) else vars(holder)).get(name, _ABSENT)
 
 

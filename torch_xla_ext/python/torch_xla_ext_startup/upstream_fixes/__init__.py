@@ -1,4 +1,4 @@
-"""Replaced functions of torch_xla, PyTorch and other libraries: table.py lists them.
+"""Replace functions of torch_xla, PyTorch and other libraries; table.py lists them.
 
 For debugging, `revert(name)` restores a library's own functions, and the environment variable
 TORCH_XLA_EXT_WITHOUT_FIX=name[,name] leaves fixes out from the start.

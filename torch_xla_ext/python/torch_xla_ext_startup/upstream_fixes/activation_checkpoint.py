@@ -1,16 +1,16 @@
-"""torch.utils.checkpoint on XLA devices: backward() recomputes activations instead of keeping them.
+"""Make torch.utils.checkpoint work on XLA devices: backward() recomputes activations.
 
-PyTorch asks for the device's module, torch.xla, which does not exist. XLA, for which the forward
-and the backward pass are one program, has three more requirements:
+PyTorch's version fails because it needs a module torch.xla, which does not exist. And because the
+forward and the backward pass are one XLA program, there are three more requirements:
 
 - The recomputation's inputs go through an optimization barrier together with the gradients of its
-  results. XLA would otherwise merge both computations, and keep the activations.
-- The same barrier has the gradients of the parameters of the region before the last one. On several
-  devices XLA's scheduler would otherwise compute all such gradients at the end of the program, and
-  keep the activations of all regions. The last region's gradients are left out, so that they are
-  communicated while this region is computed.
-- The random state is a value of the program, so that dropout in a captured step draws the same
-  numbers in both computations, and others in the next step.
+  results. Otherwise XLA would merge both computations, and keep the activations.
+- The same barrier contains the parameters' gradients of the region before the previous one.
+  Otherwise, on several devices, XLA's scheduler would compute all such gradients at the end of the
+  program, and keep the activations of all regions. The previous region's gradients are left out, so
+  that they are communicated while this region is computed.
+- The random state is a value in the program, so that dropout in a captured step draws the same
+  numbers in both computations, and new ones in the next step.
 """
 
 import contextlib
@@ -38,9 +38,9 @@ def infer_device_type(original: Callable[..., str]) -> Callable[..., str]:
 
 
 def checkpoint(_: Callable[..., object] | None) -> Callable[..., object]:
-    """Replace the function that torch.utils.checkpoint.checkpoint calls, by torch._disable_dynamo.
+    """Replace the function that torch.utils.checkpoint.checkpoint calls via torch._disable_dynamo.
 
-    The function object stays the same, because other modules may have imported it, and
+    torch.utils.checkpoint.checkpoint itself stays, because other modules may have imported it, and
     torch.compile looks for it.
     """
     upstream = torch.utils.checkpoint.checkpoint.__wrapped__
@@ -68,7 +68,7 @@ class _Parameter:
         self._before = None if before is None else (weakref.ref(before), before._version)
 
     def computed_gradient(self) -> torch.Tensor | None:
-        """Return its gradient, if it has been computed since."""
+        """Return the parameter's gradient, if it has been computed since."""
         gradient = self._gradient()
         if gradient is None or self._before is None:
             return gradient
@@ -81,11 +81,11 @@ class _Parameter:
 
 
 class _BackwardPass(threading.local):
-    """The backward pass of this thread.
+    """This thread's backward pass.
 
     Attributes:
-        number: PyTorch's.
-        regions: the parameters of the last two regions that it has reached.
+        number: PyTorch's number of the pass.
+        regions: the parameters of the last two regions that the pass has reached.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class _BackwardPass(threading.local):
         self.regions: deque[list[_Parameter]] = deque(maxlen=2)
 
     def reach(self, parameters: list[_Parameter]) -> list[torch.Tensor]:
-        """Begin a region; return the gradients of the region before the last one."""
+        """Begin a region; return the gradients of the region before the previous one."""
         number = torch._C._current_graph_task_id()
         if number != self.number:
             self.number = number
@@ -110,7 +110,7 @@ _backward_pass = _BackwardPass()
 
 
 def _parameters_of(results: object, first_node: int) -> list[weakref.ref[torch.Tensor]]:
-    """Return the leaves of the results' graph.
+    """Return the parameters in the results' graph, its leaves.
 
     Args:
         first_node: the sequence number of the region's first node.
@@ -132,7 +132,7 @@ def _parameters_of(results: object, first_node: int) -> list[weakref.ref[torch.T
 
 
 class _Region:
-    """A function that is called twice: by the forward pass, and again by the backward pass."""
+    """A checkpointed function, which the forward pass calls and the backward pass calls again."""
 
     def __init__(self, function: Callable[..., object], preserve_rng_state: bool) -> None:
         self._function, self._preserve_rng_state = function, preserve_rng_state
@@ -141,7 +141,7 @@ class _Region:
         self._parameters: list[weakref.ref[torch.Tensor]] = []
 
     def keep_gradient(self, gradient: torch.Tensor) -> None:
-        """Keep a result's gradient, before which no part of the region can be computed."""
+        """Keep a result's gradient, before which no part of the region may be recomputed."""
         self._gradient = gradient
 
     def __call__(self, *args: object, **kwargs: object) -> object:
@@ -191,7 +191,7 @@ class _Region:
 
 
 class _Barrier(torch.autograd.Function):
-    """Copies that XLA does not know to equal their sources."""
+    """An optimization barrier: XLA does not know that its outputs equal its inputs."""
 
     @staticmethod
     def forward(

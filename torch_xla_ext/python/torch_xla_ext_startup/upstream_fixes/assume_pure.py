@@ -124,7 +124,7 @@ def _argument_reason(leaves: list[object]) -> str | None:
 def _result_reason(
     result: object, fn: Callable, args: tuple, kwargs: dict[str, object]
 ) -> str | None:
-    """Return whether JAX returns integers or complex numbers in 32 bits that PyTorch has in 64."""
+    """Return why a result is unusable: it has 32-bit numbers where PyTorch has 64-bit ones."""
     narrow = (torch.int32, torch.complex64)
     if not any(getattr(leaf, "dtype", None) in narrow for leaf in _pytree.tree_leaves(result)):
         return None

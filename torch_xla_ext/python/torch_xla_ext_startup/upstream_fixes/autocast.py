@@ -1,9 +1,9 @@
-"""torch.autocast on XLA:GPU, for "xla" as for "cuda".
+"""Make torch.autocast work on XLA:GPU, for both "xla" and "cuda".
 
 On a GPU, torch_xla's tensors use PyTorch's autocast switch for CUDA, and traces of torch.compile
-use the one for XLA. So ``autocast("xla")`` had no effect, ``autocast("cuda")`` none in compiled
-functions, and a torch without CUDA refused bfloat16. Here each of them turns both switches.
-csrc/aten_overrides/autocast.h has the lists of operators.
+use the switch for XLA. So upstream, ``autocast("xla")`` has no effect, ``autocast("cuda")`` has
+none in compiled functions, and a torch without CUDA refuses bfloat16. Here each of them sets both
+switches. csrc/aten_overrides/autocast.h has the lists of operators.
 """
 
 import functools
@@ -61,12 +61,12 @@ def leave(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def xla_autocast(_: type) -> type:
-    """Replace torch_xla.amp.autocast: torch_xla's class fails on the CPU."""
+    """Replace torch_xla.amp.autocast, because torch_xla's class fails on the CPU."""
     return _Autocast
 
 
 class _Autocast(torch.autocast):
-    """torch_xla.amp.autocast: ``torch.autocast("xla")`` with a device as first argument."""
+    """torch_xla.amp.autocast: ``torch.autocast("xla")`` with a device as its first argument."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""torch_xla's cache of the programs of a function in JAX or of XLA operations.
+"""Fix torch_xla's cache of programs that come from JAX functions or XLA operations.
 
-torch_xla keeps one structure of results for a function, the last program's, and assume_pure makes
-all functions calls of one function. So results and gradients had the structure of another
-function's program. 1, 1.0 and True were one key. And JAX's own cache confuses functions if
+For each function, torch_xla keeps only the last program's structure of results, and assume_pure
+wraps all functions in one. So results and gradients could have the structure of another function's
+program. The arguments 1, 1.0 and True shared a cache key. And JAX's own cache confuses functions if
 something, such as an exception, keeps the traced method alive.
 """
 

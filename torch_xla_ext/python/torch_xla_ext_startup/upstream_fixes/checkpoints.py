@@ -1,7 +1,7 @@
-"""Checkpoints of sharded states: torch_xla.experimental.distributed_checkpoint.
+"""Fix checkpoints of sharded states: torch_xla.experimental.distributed_checkpoint.
 
-The planners left out tensors of which several devices have the same shard. The CheckpointManager
-found its coordinator's address only on TPUs. save_async wrote values of later steps.
+Upstream, the planners omit tensors if several devices have the same shard; the CheckpointManager
+finds its coordinator's address only on TPUs; and save_async may write values of later steps.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DEVICES_WITH_ADDRESS = ("TPU", "NEURON")
 def dedup_tensors(_: object) -> Callable[[Sequence[SavePlan]], list[SavePlan]]:
     """Replace planners.dedup_tensors: each shard is written once, by the first process that has it.
 
-    The original dropped all copies of a shard that one process has on several devices.
+    The original drops all copies of a shard that one process has on several devices.
     """
 
     def dedup(plans: Sequence[SavePlan]) -> list[SavePlan]:
@@ -74,7 +74,8 @@ def create_xla_read_items(
             size = getattr(saved, "size", None)
             if size is None:
                 raise RuntimeError(
-                    f"{name} is a sharded tensor, but the checkpoint has an object that is none"
+                    f"{name} is a sharded tensor, but the checkpoint has an object that is not a "
+                    "tensor"
                 )
             if size != tensor.size():
                 raise ValueError(
@@ -86,7 +87,7 @@ def create_xla_read_items(
 
 
 def set_up_save_planner(original: Callable[..., None]) -> Callable[..., None]:
-    """Replace SPMDSavePlanner.set_up_planner, with the argument that PyTorch has added."""
+    """Replace SPMDSavePlanner.set_up_planner, to accept the argument that PyTorch has added."""
 
     def set_up_planner(
         self: SPMDSavePlanner,
@@ -100,7 +101,7 @@ def set_up_save_planner(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def load_bytes(original: Callable[..., None]) -> Callable[..., None]:
-    """Replace SPMDLoadPlanner.load_bytes: loads any object, as PyTorch's own planner does."""
+    """Replace SPMDLoadPlanner.load_bytes: load any object, as PyTorch's own planner does."""
 
     @functools.wraps(original)
     def load(self: SPMDLoadPlanner, read_item: ReadItem, value: io.BytesIO) -> None:
@@ -111,7 +112,7 @@ def load_bytes(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def unpadded_data(_: property) -> property:
-    """Replace XLAShard.unpadded_data, with an index that PyTorch does not warn about."""
+    """Replace XLAShard.unpadded_data, with a form of indexing that PyTorch does not warn about."""
 
     def index(shard: XLAShard) -> tuple[slice, ...] | EllipsisType:
         if shard.indices is Ellipsis:
@@ -132,7 +133,7 @@ def state_at_the_call(
 ) -> Callable[[STATE_DICT_TYPE], STATE_DICT_TYPE]:
     """Replace manager._sharded_cpu_state_dict: copy tensors that later steps change.
 
-    Some of them are on the host, such as an optimizer's `step`.
+    Some of these are on the host, such as an optimizer's `step`.
     """
 
     def copied(value: object) -> object:
@@ -148,7 +149,7 @@ def state_at_the_call(
 
 
 def make_manager(original: Callable[..., None]) -> Callable[..., None]:
-    """Replace CheckpointManager.__init__, which finds its coordinator on any device."""
+    """Replace CheckpointManager.__init__: find its coordinator on any device."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -185,7 +186,7 @@ def _coordinator_address(group: dist.ProcessGroup) -> tuple[str, str]:
 
 
 def save_async(original: Callable[..., bool]) -> Callable[..., bool]:
-    """Replace CheckpointManager.save_async; it raises an earlier checkpoint's exception."""
+    """Replace CheckpointManager.save_async: first raise an earlier checkpoint's exception."""
 
     @functools.wraps(original)
     def save(self: CheckpointManager, *args: object, **kwargs: object) -> bool:
@@ -196,7 +197,7 @@ def save_async(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def join(original: Callable[[CheckpointManager], None]) -> Callable[[CheckpointManager], None]:
-    """Replace CheckpointManager.join: raise the error of a checkpoint that failed."""
+    """Replace CheckpointManager.join: raise the exception of a checkpoint that failed."""
 
     @functools.wraps(original)
     def wait_for_checkpoints(self: CheckpointManager) -> None:

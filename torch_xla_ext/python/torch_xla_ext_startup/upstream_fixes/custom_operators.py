@@ -1,13 +1,13 @@
-"""Functions of torch.library.custom_op may write to what they make, and to arguments.
+"""Let functions of torch.library.custom_op write to new tensors and to their arguments.
 
-PyTorch functionalizes a program above its operators, and an operator's own function gets XLA's
-tensors. These have no views: after ``y = torch.zeros_like(x)`` and ``y[:2] = 1`` y was zeros. So
-what the function does is functionalized, too.
+PyTorch functionalizes a program before its operators run, so an operator's own function receives
+plain XLA tensors. These have no views: after ``y = torch.zeros_like(x)`` and ``y[:2] = 1``, y was
+still zeros. So the function's operations are functionalized, too.
 
 PyTorch refuses to functionalize an operator that writes to its arguments (``mutates_args``), with a
-text about aliases of outputs. Such a function is called with the functional tensors, as a Python
-function is: what it writes reaches them and their views. In torch.compile's graphs the arguments
-are copies without views, which get the new values.
+message about aliases of outputs. Here such a function is called with the functional tensors, like
+any Python function: its writes reach these tensors and their views. In torch.compile's graphs, the
+arguments are copies without views, to which the function writes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Function = Callable[..., object]
 
 
 def register_kernel(original: Callable[..., _Function]) -> Callable[..., _Function]:
-    """Replace CustomOpDef.register_kernel, which also registers the function of a new operator."""
+    """Replace CustomOpDef.register_kernel, which also registers a new operator's function."""
 
     @functools.wraps(original)
     def register(
@@ -47,8 +47,8 @@ def register_kernel(original: Callable[..., _Function]) -> Callable[..., _Functi
 def register_to_dispatcher(original: Callable[..., None]) -> Callable[..., None]:
     """Replace CustomOpDef._register_to_dispatcher, which defines a new operator.
 
-    The kernel is one above functionalization: with one for it, torch.compile would not make
-    functional operators of those that write, on any device.
+    The kernel has a dispatch key above functionalization: a kernel for the key Functionalize would
+    keep torch.compile from making writing operators functional, on any device.
     """
 
     @functools.wraps(original)
@@ -118,7 +118,7 @@ def _is_of_xla(value: object) -> bool:
 
 
 def _is_lazy(value: Tensor) -> bool:
-    """Whether it is a tensor of XLA with values, not one that torch.compile traces with."""
+    """Return whether a value is an XLA tensor with values, not one of torch.compile's traces."""
     if value.device.type != "xla" or not torch._is_functional_tensor(value):
         return False
     return type(torch._from_functional_tensor(value)) is Tensor

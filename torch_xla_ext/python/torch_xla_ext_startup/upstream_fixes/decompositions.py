@@ -1,9 +1,9 @@
-"""Operators that torch_xla has no kernels for run on the device, by PyTorch's own decompositions.
+"""Run operators without torch_xla kernels on the device, with PyTorch's decompositions.
 
-torch_xla computes them on the host: slowly, while the device waits, and not in a captured step. The
-gradients of interpolation, in most models that segment images, are among them.
+torch_xla would compute them on the host: slowly, while the device waits, and not in a captured
+step. Among them are the gradients of interpolation, which most image segmentation models use.
 
-A decomposition consists of operators that have gradients, so it needs no gradient itself.
+A decomposition consists of differentiable operators, so it needs no derivative formula.
 """
 
 import contextlib
@@ -62,9 +62,9 @@ def register() -> None:
 def _multilabel_margin_loss(
     x: torch.Tensor, target: torch.Tensor, reduction: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the loss, and which classes are targets: those before the first -1.
+    """Return the loss, and a mask of the target classes, which are those before the first -1.
 
-    PyTorch's decomposition adds the losses of class 0 for each target that is missing.
+    PyTorch's decomposition wrongly adds the loss of class 0 for each missing target.
     """
     if x.shape != target.shape or x.dim() > 2 or x.shape[-1:] == (0,):
         raise RuntimeError(
@@ -90,11 +90,11 @@ def _multilabel_margin_loss(
 
 @functools.cache
 def of_operators_without_kernels() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
-    """Return PyTorch's decompositions, for a trace of another device's tensors.
+    """Return PyTorch's decompositions, for traces of tensors on other devices.
 
-    That device has kernels for more operators, and no part of such a trace may be on the host.
-    index_fill's decomposition writes to a new tensor if the operand is not row-major, which
-    AOTAutograd refuses.
+    Those devices have kernels for more operators, and no part of such a trace may run on the host.
+    index_fill is left out: its decomposition writes to a new tensor if the operand is not
+    row-major, which AOTAutograd refuses.
     """
     return {
         operator: decomposition
@@ -107,12 +107,12 @@ def of_operators_without_kernels() -> dict[torch._ops.OperatorBase, Callable[...
 
 @contextlib.contextmanager
 def traced_for_xla(options: dict[str, object], inputs: Sequence[object]) -> Iterator[None]:
-    """Make traces consist of operators that torch_xla has.
+    """Make traces consist of operators for which torch_xla has kernels.
 
-    PyTorch traces with the operators of the inputs' device, some of which only that device has.
+    PyTorch traces with operators of the inputs' device, and only that device supports some of them.
 
     Args:
-        options: those of AOTAutograd, which traces.
+        options: the options of AOTAutograd, which traces.
         inputs: the arguments of the traced function.
     """
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]

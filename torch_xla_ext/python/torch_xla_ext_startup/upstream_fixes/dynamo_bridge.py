@@ -1,10 +1,11 @@
-"""Fixes of torch_xla's and PyTorch's code for ``torch.compile(backend="openxla")``.
+"""Fix torch_xla's and PyTorch's code for ``torch.compile(backend="openxla")``.
 
-A graph is compiled and run by compiled_graph, in place of torch_xla 2.8's bridge to Dynamo.
+torch_xla_ext.graph.compiled_graph compiles and runs graphs, in place of torch_xla 2.8's bridge to
+Dynamo.
 
 If arguments share memory and the function writes to one of them, PyTorch derives all of them from
-one argument by their strides and offsets. torch_xla's tensors have none, so the views would be
-wrong. Such a function is not compiled.
+one argument by their strides and offsets. torch_xla's tensors have no strides and offsets, so the
+views would be wrong. Such a function is not compiled.
 """
 
 import collections
@@ -33,7 +34,7 @@ def function_of_bridge(original: Callable[..., object]) -> Callable[..., object]
 
 @functools.cache
 def _functions_of_bridge() -> dict[str, Callable[..., object]]:
-    """Return the functions by their names, made when all originals exist."""
+    """Return the replacements by name; they are made when all originals exist."""
     from torch_xla._dynamo import dynamo_bridge as module
 
     from torch_xla_ext.graph.compiled_graph import CompiledGraph, is_supported
@@ -71,8 +72,8 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
                 return upstream_helper(graph, tuple(memory.views(arguments)))
             if _devices(arguments) == {"cpu"}:
                 warnings.warn(
-                    "a function of CPU tensors is not compiled: XLA is on another device; move "
-                    "them to it",
+                    "a function of CPU tensors is not compiled, because XLA uses another device; "
+                    "move the tensors to it",
                     stacklevel=2,
                 )
                 return on_cpu(graph)
@@ -140,7 +141,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
 
 
 def on_device(arguments: Sequence[object]) -> tuple[object, ...]:
-    """Return the arguments with CPU tensors beside XLA tensors moved to the XLA device."""
+    """Return the arguments; if some are XLA tensors, CPU tensors are moved to the XLA device."""
     if _devices(arguments) != {"cpu", "xla"}:
         return tuple(arguments)
     device = torch_xla.device()
@@ -154,7 +155,7 @@ def _devices(arguments: Sequence[object]) -> set[str]:
 def _nodes_without_kernel(
     graph: torch.fx.GraphModule, arguments: Sequence[object], collector_type: type
 ) -> set[torch.fx.Node]:
-    """Return the operators that torch_xla runs on the host. Leaves the arguments as they are."""
+    """Return the operators that torch_xla runs on the host. The arguments are not changed."""
     saved = torch_xla._XLAC._XlaSavedState()
     saved.add_all(list(arguments))
     try:
@@ -167,7 +168,7 @@ def _nodes_without_kernel(
 
 
 class _SharedMemoryError(Exception):
-    """Arguments of a function share memory, and it writes to one."""
+    """Arguments of a function share memory, and the function writes to one of them."""
 
 
 @functools.cache
@@ -231,8 +232,9 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
                 return upstream(graph, inputs, **options)
             except _SharedMemoryError:
                 _log.warning(
-                    "a function is not compiled, but run lazily: it writes to one of its arguments "
-                    "that share memory; pass a clone() of the others, or make the views inside"
+                    "a function is not compiled, but runs lazily: it writes to one of its "
+                    "arguments that share memory; pass a clone() of the others, or make the views "
+                    "inside"
                 )
                 return graph
 
@@ -241,10 +243,10 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def new_fake_tensor(original: Callable[..., torch.Tensor]) -> staticmethod:
-    """Give fake tensors on "xla" the number of their device, as PyTorch does for CUDA's.
+    """Give fake tensors on "xla" a device index, as PyTorch does for CUDA.
 
-    Otherwise ``x + torch.arange(3, device="xla")`` is refused in a compiled function, since its
-    operands are on "xla:0" and "xla".
+    Otherwise a compiled function refuses ``x + torch.arange(3, device="xla")``, whose operands are
+    on "xla:0" and "xla".
     """
 
     def new(
@@ -263,9 +265,9 @@ def new_fake_tensor(original: Callable[..., torch.Tensor]) -> staticmethod:
 
 
 def _save_random_numbers(joint_graph: torch.fx.GraphModule) -> bool:
-    """Return whether random numbers have to be drawn a second time with the same values: never.
+    """Return False: random numbers are never drawn a second time with the same values.
 
-    PyTorch does so, in what a checkpoint computes again, by an operator that XLA tensors lack.
+    PyTorch draws them again when a checkpoint recomputes, with an operator that XLA tensors lack.
     """
     for node in joint_graph.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):

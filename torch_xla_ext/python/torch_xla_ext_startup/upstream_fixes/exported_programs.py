@@ -1,4 +1,4 @@
-"""StableHLO under SPMD: it names kernels by their targets, and is not run in this process."""
+"""Export StableHLO under SPMD: it names kernels by target, and cannot run in this process."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ _XLAC = torch_xla._XLAC
 
 
 def get_stablehlo(original: Callable[..., str | bytes]) -> Callable[..., str | bytes]:
-    """Replace _get_stablehlo, of torch_xla.stablehlo and xm.get_stablehlo."""
+    """Replace _get_stablehlo, which torch_xla.stablehlo and xm.get_stablehlo call."""
 
     def get(*args: object) -> str | bytes:
         _XLAC._xla_set_lowers_whole_calls(True)
@@ -25,7 +25,7 @@ def get_stablehlo(original: Callable[..., str | bytes]) -> Callable[..., str | b
 def run_stablehlo(
     original: Callable[[bytes, list[torch.Tensor]], list[torch.Tensor]],
 ) -> Callable[[bytes, list[torch.Tensor]], list[torch.Tensor]]:
-    """Replace _run_stablehlo, with which a StableHLOGraphModule runs."""
+    """Replace _run_stablehlo, which a StableHLOGraphModule calls."""
 
     def run(program: bytes, arguments: list[torch.Tensor]) -> list[torch.Tensor]:
         if runtime.is_spmd():

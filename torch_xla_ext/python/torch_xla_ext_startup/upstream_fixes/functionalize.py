@@ -1,8 +1,8 @@
-"""torch.func.functionalize of functions of XLA tensors.
+"""Make torch.func.functionalize work for functions of XLA tensors.
 
 XLA tensors are functionalized already, and PyTorch's transform fails an assertion when it wraps
 them again. A function of XLA tensors has the same results and writes with and without the
-transform. Its purpose is make_fx, which is refused.
+transform, so it is called directly. make_fx, the transform's main use, is refused.
 """
 
 import functools

@@ -1,12 +1,11 @@
-"""``fused=True`` of torch.optim's optimizers on XLA tensors.
+"""Support ``fused=True`` of torch.optim's optimizers on XLA tensors.
 
-PyTorch refuses it for devices without kernels that update all parameters at once. XLA fuses the
-operations of a program, so these updates are written in PyTorch's operations. As on CUDA, the
-counts of steps are on the device, so that a captured step can contain the optimizer, and a
-GradScaler's infinities are found there. Parameters of 16 bits are updated in float32, and rounded
-once.
+PyTorch refuses it for devices without kernels that update all parameters at once. XLA fuses a
+program's operations, so these updates are written as PyTorch operations. As on CUDA, step counts
+are on the device, so that a captured step can contain the optimizer, and a GradScaler's infinities
+are found on the device. 16-bit parameters are updated in float32, and rounded once.
 
-PyTorch also refuses capturable=True together with foreach=True, for which XLA lacks nothing.
+PyTorch also refuses capturable=True together with foreach=True, which XLA supports.
 """
 
 import math
@@ -20,7 +19,7 @@ _Rate = float | Tensor
 
 
 class _Update:
-    """The common part of updates: unscaled gradients, and no update after an infinity."""
+    """The common part of updates: unscale gradients, and skip the update if one is infinite."""
 
     def __init__(self, maximize: bool, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         self._maximize, self._grad_scale, self._found_inf = maximize, grad_scale, found_inf
@@ -43,7 +42,7 @@ def _accurate(tensor: Tensor) -> Tensor:
 
 
 def _bias_correction(beta: float, step: Tensor) -> _Rate:
-    """Return 1 - beta ** step, without the cancellation of the first steps."""
+    """Return 1 - beta ** step, without cancellation in the first steps."""
     return -torch.expm1(step * math.log(beta)) if beta else 1.0
 
 
@@ -157,5 +156,5 @@ def fused_devices(original: Callable[[], list[str]]) -> Callable[[], list[str]]:
 
 
 def capturable_devices(original: Callable[[], list[str]]) -> Callable[[bool], list[str]]:
-    """Add XLA to the devices, for foreach=True, too (supports_xla=False)."""
+    """Add XLA to the devices, also where PyTorch excludes it for foreach=True."""
     return lambda supports_xla=True: original()

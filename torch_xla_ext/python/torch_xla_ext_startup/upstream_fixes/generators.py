@@ -1,4 +1,4 @@
-"""torch.Generator(device="xla"), which PyTorch refuses: it knows no generators of XLA devices.
+"""Support torch.Generator(device="xla"), which PyTorch refuses.
 
 An operator with a CPU generator draws on the CPU, and copies the numbers to the device. A generator
 of an XLA device does the same. `torch.Generator` becomes a class that returns PyTorch's own
@@ -11,7 +11,7 @@ import torch
 
 
 class XlaGenerator(torch._C.Generator):
-    """A generator of an XLA device, whose numbers are drawn on the CPU."""
+    """A generator for an XLA device, which draws its numbers on the CPU."""
 
     _device: torch.device
 

@@ -1,4 +1,4 @@
-"""torch._grouped_mm by the wheel's kernels; PyTorch's own kernel is for CUDA only."""
+"""Run torch._grouped_mm of XLA tensors with the wheel's kernels; PyTorch has only a CUDA kernel."""
 
 import torch
 

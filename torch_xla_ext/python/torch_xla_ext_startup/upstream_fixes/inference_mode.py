@@ -1,19 +1,19 @@
-"""torch.inference_mode() computes without gradients, as torch.no_grad() does.
+"""Make torch.inference_mode() compute without gradients, as torch.no_grad() does.
 
-In PyTorch's inference mode, a functionalized tensor that was made outside, such as any XLA tensor,
-cannot have views. So a Linear's ``weight.t()``, and with it each model, raised "Cannot set
-version_counter for inference tensor".
+In PyTorch's inference mode, a functionalized tensor that was created outside, such as any XLA
+tensor, cannot have views. So ``weight.t()`` in a Linear layer, and with it every model, raises
+"Cannot set version_counter for inference tensor".
 
-Tensors that are made inside are ordinary ones, also on the CPU: they may be used in autograd later.
+Here tensors created in inference mode, also on the CPU, are ordinary: autograd may use them later.
 """
 
 import torch
 
 
 class _WithoutGradients:
-    """A replacement of torch._C._InferenceMode, which is active from construction on, too.
+    """A replacement of torch._C._InferenceMode; like it, active from its construction on.
 
-    torch._dynamo makes one and drops it, without entering it.
+    torch._dynamo constructs and drops one without entering it.
     """
 
     def __init__(self, is_enabled: bool) -> None:

@@ -1,7 +1,8 @@
-"""Errors for late sharding: of a tensor that has another one, and use_spmd() after a first use.
+"""Raise errors for late sharding: of a sharded tensor, or use_spmd() after tensors exist.
 
-The first ended in a C++ stack. After the second, torch_xla assumed that earlier and later tensors
-were on different devices, and the next program ended with a segmentation fault.
+Upstream, the former raises an error with a C++ stack. After the latter, torch_xla assumes that
+earlier and later tensors are on different devices, and the next program crashes with a segmentation
+fault.
 """
 
 import functools
@@ -18,7 +19,7 @@ _XLAC = torch_xla._XLAC
 def mark_sharding(
     original: Callable[[torch.Tensor, object], None],
 ) -> Callable[[torch.Tensor, object], None]:
-    """Replace _xla_mark_sharding, with which mark_sharding ends."""
+    """Replace _xla_mark_sharding, which mark_sharding calls last."""
 
     def mark(tensor: torch.Tensor, sharding: object) -> None:
         spec = _XLAC._get_xla_sharding_spec(tensor) if tensor.device.type == "xla" else ""
@@ -38,7 +39,7 @@ def mark_sharding(
             if spec not in ("", "{replicated}"):
                 raise RuntimeError(
                     f"mark_sharding: the tensor of shape {list(tensor.shape)} has the sharding "
-                    f"{spec} already: to give it another one, call "
+                    f"{spec} already: to change it, first call "
                     "torch_xla.distributed.spmd.clear_sharding(tensor) first"
                 ) from None
         # The program that computes the value may still have to be started.

@@ -1,9 +1,9 @@
 """Raise exceptions of torch_xla's loader threads in the loop over their batches.
 
-ParallelLoader, which MpDeviceLoader makes, reads and copies batches in its own threads. If one of
-them raised an exception, the loop ended as if there were no more batches, or hung. A second loop
-over the same MpDeviceLoader, such as an evaluation in the middle of an epoch, ended the first one
-in the same way.
+ParallelLoader, which MpDeviceLoader makes, reads and copies batches in its own threads. Upstream,
+if a thread raises an exception, the loop ends as if there were no more batches, or hangs. A second
+loop over the same MpDeviceLoader, such as an evaluation in the middle of an epoch, ends the first
+loop in the same way.
 """
 
 import weakref
@@ -16,13 +16,13 @@ from torch_xla.distributed.parallel_loader import MpDeviceLoader, ParallelLoader
 
 
 def _report(loader: ParallelLoader, error: BaseException) -> None:
-    """Make each device's loop raise the exception after the batches before it."""
+    """Make each device's loop raise the exception, after the batches that precede it."""
     for _ in loader._devices:
         loader._exception_queue.put(error)
 
 
 def loader_worker(_: Callable[[ParallelLoader], None]) -> Callable[[ParallelLoader], None]:
-    """Return the thread that reads batches: ParallelLoader._loader_worker."""
+    """Replace ParallelLoader._loader_worker, the thread that reads batches."""
 
     def _loader_worker(self: ParallelLoader) -> None:
         queues = list(self._queues.values())
@@ -49,7 +49,7 @@ def loader_worker(_: Callable[[ParallelLoader], None]) -> Callable[[ParallelLoad
 
 
 def worker(_: Callable[..., None]) -> Callable[..., None]:
-    """Return a thread that copies batches to a device: ParallelLoader._worker."""
+    """Replace ParallelLoader._worker, the thread that copies batches to a device."""
 
     def _worker(
         self: ParallelLoader,
@@ -83,9 +83,9 @@ def worker(_: Callable[..., None]) -> Callable[..., None]:
 def iterate(
     _: Callable[[MpDeviceLoader], PerDeviceLoader],
 ) -> Callable[[MpDeviceLoader], PerDeviceLoader]:
-    """Return MpDeviceLoader.__iter__, which closes the loaders that no loop reads any more.
+    """Replace MpDeviceLoader.__iter__: close the loaders that no loop reads any more.
 
-    A DataLoader with persistent workers has one iterator, so there the loop before is closed, too.
+    A DataLoader with persistent workers has only one iterator, so its previous loop is closed, too.
     """
 
     def iter_(self: MpDeviceLoader) -> PerDeviceLoader:

@@ -1,8 +1,7 @@
-"""torch.load(…, map_location="xla"), as with "cuda".
+"""Support torch.load(…, map_location="xla"), as with "cuda".
 
-PyTorch restores storages, and tensors from them; tensors of the XLA device have no storage. So a
-storage for that device is marked and stays on the host, and tensors that are made from it are
-moved.
+PyTorch restores storages, then makes tensors from them; but XLA tensors have no storage. So a
+storage for the XLA device stays on the host and is marked, and tensors made from it are moved.
 """
 
 import functools

@@ -40,12 +40,12 @@ _NORMALIZATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """The operations of a function.
+    """The traced operations of a function.
 
     Attributes:
-        leaves: its flattened results.
-        spec: their structure.
-        outer: the XLA tensors that it used besides its arguments.
+        leaves: the function's flattened results.
+        spec: the results' structure.
+        outer: the XLA tensors that the function used besides its arguments.
     """
 
     leaves: list[Any]
@@ -77,17 +77,17 @@ def as_tensors(leaves: Sequence[object]) -> list[Any]:
 
 
 def placeholders(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return XLA tensors without values, of the same sizes and dtypes."""
+    """Return XLA tensors without values, with the same sizes and dtypes."""
     return [xb.create_placeholder_tensor(tensor.shape, tensor.dtype) for tensor in tensors]
 
 
 def traced(
     loop: str, function: Callable[..., object], spec: pytree.TreeSpec, inputs: list[torch.Tensor]
 ) -> Traced:
-    """Call a function of a loop with placeholders.
+    """Call a loop's function with placeholders, and return its trace.
 
     Args:
-        loop: its name in errors, such as "scan: the function".
+        loop: the function's name in errors, such as "scan: the function".
         spec: the structure of the function's arguments, whose leaves are `inputs`.
 
     Raises:
@@ -106,7 +106,7 @@ def traced(
 
 @contextlib.contextmanager
 def on_device_alone(loop: str) -> Iterator[None]:
-    """Trace, in eager mode, too, and explain the error if a placeholder's value is read."""
+    """In a block, trace even in eager mode, and explain the error if a placeholder is read."""
     try:
         with torch_xla.experimental.eager_mode_context(False):
             yield
@@ -124,7 +124,7 @@ def check_carried(loop: str, results: Sequence[object], inputs: Sequence[torch.T
     if len(results) != len(inputs):
         raise ValueError(
             f"{loop} returns {len(results)} carried values for {len(inputs)}: it must return as "
-            "many as it gets"
+            "many as it receives"
         )
     for number, (result, value) in enumerate(zip(results, inputs, strict=True)):
         if not isinstance(result, torch.Tensor) or result.device.type != "xla":
@@ -149,13 +149,13 @@ _repeatable: weakref.WeakKeyDictionary[types.CodeType, set[object]] = weakref.We
 def check_repeatable(
     loop: str, function: Callable[..., object], key: object, is_same: Callable[[], bool]
 ) -> None:
-    """Raise an error if a function computes something else when it is called again.
+    """Raise an error if a function computes something different when it is called again.
 
-    A counter in Python or a random number of the host would be the same in each iteration. A
-    function is called again the first time that it is seen with `key`.
+    A Python counter or a random number from the host would be the same in each iteration. The check
+    is made the first time that a function is seen with `key`.
 
     Args:
-        is_same: traces it again, and compares.
+        is_same: traces the function again, and compares.
     """
     codes = tuple(_codes_of(function))
     keys = _repeatable.setdefault(codes[0], set()) if codes else set()
@@ -163,7 +163,8 @@ def check_repeatable(
         return
     if not is_same():
         raise RuntimeError(
-            f"{loop} computes something else when it is called again, since it depends on values "
+            f"{loop} computes something different when it is called again, since it depends on "
+            "values "
             "in Python that it changes, or on the host's random numbers; a loop holds it once: "
             "carry these values as tensors, or use a loop in Python"
         )
@@ -171,7 +172,7 @@ def check_repeatable(
 
 
 def _codes_of(function: object, depth: int = 4) -> Iterator[types.CodeType]:
-    """Yield a function's code, and that of functions in its closure."""
+    """Yield the code of a function, and of functions in its closure."""
     while isinstance(function, functools.partial):
         function = function.func
     if isinstance(function, torch.nn.Module):
@@ -194,7 +195,7 @@ def all_equal(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> b
 
 
 def refuse_read(loop: str, tensor: torch.Tensor, by: str) -> None:
-    """Raise an error if the method `by` of torch.Tensor reads its value on the host."""
+    """Raise an error if the torch.Tensor method `by` reads the tensor's value on the host."""
     if by in _READS:
         raise RuntimeError(
             f"{loop} reads the value of a tensor {describe(tensor)} on the host, by {by}; a loop "
@@ -208,7 +209,7 @@ def refuse_statistics(
     kwargs: Mapping[str, object],
     refuse_write: Callable[[torch.Tensor], None],
 ) -> None:
-    """Call `refuse_write` with a normalization's statistics, if the call writes to them."""
+    """Call `refuse_write` with a normalization's running statistics, if the call writes to them."""
     if names := _NORMALIZATIONS.get(func):
         given = dict(zip(names, args, strict=False)) | kwargs
         if given.get("training", given.get("use_input_stats", False)):

@@ -1,4 +1,4 @@
-"""Gradients through regions of manual sharding.
+"""Compute gradients through regions of manual sharding.
 
 As in JAX's shard_map, a device's part of a gradient is the gradient of its part of the tensor.
 Along an axis of the mesh that does not divide the tensor, each device has a copy. A region's output
@@ -33,7 +33,8 @@ def enable(original: Callable[..., XLAShardedTensor]) -> Callable[..., XLASharde
         for dim, size, count in uneven_dimensions(tensor.shape, used, partition_spec):
             raise ValueError(
                 f"enable_manual_sharding: dimension {dim} of {size} cannot be divided among "
-                f"{count} devices; pad it to {-(-size // count) * count}, or divide another one"
+                f"{count} devices; pad it to {-(-size // count) * count}, or divide another "
+                "dimension"
             )
         if not (torch.is_grad_enabled() and tensor.requires_grad):
             return original(t, partition_spec, mesh=mesh)
@@ -106,7 +107,7 @@ class _Disable(torch.autograd.Function):
 
 
 def _copies(spec: Spec, mesh: Mesh) -> list[list[int]]:
-    """Return the groups of devices that have copies of one part; none without copies."""
+    """Return the groups of devices that have copies of the same part, if there are copies."""
     names = list(mesh.shape())
     divided = {
         axis if isinstance(axis, str) else names[axis]

@@ -1,9 +1,9 @@
 """Keep a module's parameters when it moves to an XLA device, or from one.
 
-PyTorch moves a module from CPU to CUDA by giving its parameters other data. XLA tensors have
-another implementation, so PyTorch gives the module new parameters instead. Tied weights became
-separate weights, and an earlier optimizer updated parameters that no module used any more. Here the
-parameters stay the same objects.
+PyTorch moves a module from CPU to CUDA by replacing its parameters' data. XLA tensors have a
+different implementation, so PyTorch gives the module new parameters instead. Then tied weights
+become separate weights, and an existing optimizer updates parameters that no module uses any more.
+Here the parameters stay the same objects.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 class _Move(threading.local):
-    """The moves that this thread is doing.
+    """The moves of modules that are in progress in this thread.
 
     Attributes:
-        depth: of modules in modules.
+        depth: how many nested modules are being moved.
         replaced: new parameters by the ids of the old ones, which are kept alive.
     """
 
@@ -58,7 +58,7 @@ def apply(original: Callable[..., Module]) -> Callable[..., Module]:
 
 
 def _kept(old: Parameter, new: Parameter) -> Parameter:
-    """Return `old` with the tensor of `new`, or the replacement in all modules with `old`."""
+    """Return `old` with the tensor of `new`, or, if impossible, the replacement for all modules."""
     if torch.__future__.get_overwrite_module_params_on_conversion():
         return new
     with torch._C.DisableTorchFunctionSubclass():  # UninitializedParameter allows few functions
@@ -74,7 +74,7 @@ def _kept(old: Parameter, new: Parameter) -> Parameter:
 
 
 def _set_hooks(parameter: Parameter, hooks: Mapping[str, object]) -> None:
-    """Give a parameter the hooks of another one, which the tensor's implementation keeps."""
+    """Set a parameter's hooks, which its tensor implementation would otherwise lose."""
     for name, registered in hooks.items():
         if registered:
             setattr(parameter, name, registered)

@@ -1,7 +1,7 @@
-"""Operators of modules that ``import torch_xla`` does not import.
+"""Define operators on first use, if ``import torch_xla`` does not import their modules.
 
-They are ``torch.ops.xla_gpu``, of torch_xla_ext, and ``torch.ops.quantized_decomposed``, whose
-module upstream's `import torch_xla` imports.
+These are ``torch.ops.xla_gpu`` of torch_xla_ext, and ``torch.ops.quantized_decomposed``, whose
+module upstream imports at `import torch_xla`.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _Namespace = torch._ops._OpNamespace
 
 
 class _Operators(_Namespace):
-    """A namespace before the first use of an operator that only the module defines."""
+    """A namespace before the first use of an operator that the unimported module defines."""
 
     def __init__(self, name: str, define: Callable[[], None]) -> None:
         super().__init__(name)

@@ -1,13 +1,13 @@
-"""Replacements of PyTorch's functions by torch_xla, for tensors of all devices.
+"""Undo or repair torch_xla's replacements of PyTorch functions, which affect all devices.
 
-torch.nn.GRU becomes a loop that XLA compiles once for all steps. It supports neither other tensors,
-packed sequences nor Dynamo; for these PyTorch's layer runs.
+torch_xla replaces torch.nn.GRU by a loop that XLA compiles once for all steps. The loop supports
+neither other devices' tensors, packed sequences nor Dynamo; for these, PyTorch's layer runs here.
 
-torch.nn.utils.clip_grad_norm_ becomes a copy of an older version of PyTorch's, which refuses
-foreach=True. PyTorch's function is restored.
+torch_xla replaces torch.nn.utils.clip_grad_norm_ by a copy of an older version, which refuses
+foreach=True. Here PyTorch's function is restored.
 
-torch.norm refuses a dtype without `p`, because PyTorch's Python code does not know XLA tensors. The
-default is the 2-norm of all elements.
+torch.norm of an XLA tensor refuses a dtype without `p`, because PyTorch's Python code does not know
+XLA tensors. Here the default is the 2-norm of all elements, as for other tensors.
 """
 
 import functools
@@ -20,7 +20,7 @@ from torch_xla.experimental.gru import GRU
 
 
 def gru(original: Callable[..., object]) -> Callable[..., object]:
-    """Replace GRU.forward of torch_xla."""
+    """Replace torch_xla's GRU.forward."""
 
     @functools.wraps(original)
     def forward(

@@ -1,6 +1,6 @@
-"""A process that is alone on its host may be one of several.
+"""Make torch_xla count the processes on all hosts, not only on this one.
 
-torch_xla looks at LOCAL_WORLD_SIZE only: with one GPU on each of several hosts `xm.all_reduce`
+torch_xla reads only LOCAL_WORLD_SIZE: with one GPU on each of several hosts, `xm.all_reduce`
 returned each process's own value.
 """
 

@@ -1,9 +1,9 @@
-"""torch.manual_seed and torch.seed set the seeds of XLA's devices, too.
+"""Make torch.manual_seed and torch.seed set the seeds of XLA devices, too.
 
-Both call `_seed_custom_device` for devices outside of PyTorch. In a process without a client, none
-is created: the devices begin with the seed later.
+Both call `_seed_custom_device` for devices outside of PyTorch. This does not create a client:
+without one, the devices begin with the seed when a client is created.
 
-torch.random.fork_rng takes the device type "xla", and by default forks XLA's generators, too.
+torch.random.fork_rng accepts the device type "xla", and by default forks XLA's generators, too.
 """
 
 import contextlib

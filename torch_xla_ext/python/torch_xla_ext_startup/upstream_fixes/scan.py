@@ -1,11 +1,12 @@
-"""torch_xla's scan, for functions as people write them.
+"""Make torch_xla's scan accept integers, results without gradients, and outer tensors.
 
-torch_xla 2.8's takes all that is carried and all results for differentiable floating-point tensors,
-and its function may use no tensor besides its arguments. Here, integers and results without
-gradients stay so, and tensors of outside become arguments of the traced function, with gradients.
+torch_xla 2.8 assumes that all carried values and results are differentiable floating-point tensors,
+and that the function uses no tensors except its arguments. Here, integers and results without
+gradients keep their types, and outer tensors become arguments of the traced function, with
+gradients.
 
-AOTAutograd traces a graph of the function, as in torch_xla, whose own `_scan_impl_flat` makes the
-loop of it.
+As in torch_xla, AOTAutograd traces a graph of the function, and torch_xla's `_scan_impl_flat` makes
+a loop from it.
 """
 
 import functools
@@ -59,7 +60,7 @@ def scan_of_any_function(original: Callable[..., object]) -> Callable[..., objec
 
 def _length(rows: Sequence[torch.Tensor]) -> int:
     if not rows:
-        raise ValueError("scan: `xs` is empty: it must have a tensor")
+        raise ValueError("scan: `xs` is empty: it must contain a tensor")
     if not all(value.dim() for value in rows):
         raise ValueError("scan: a tensor of `xs` has no dimension to loop over")
     lengths = sorted({value.shape[0] for value in rows})
@@ -77,7 +78,7 @@ def _unrolled(
     spec: pytree.TreeSpec,
     length: int,
 ) -> tuple[object, object]:
-    """Return a scan in a function that is being traced, such as another scan's."""
+    """Return the result of a scan inside a traced function, such as another scan's."""
     results = []
     for index in range(length):
         carry, result = fn(carry, pytree.tree_unflatten([value[index] for value in rows], spec))
@@ -238,13 +239,13 @@ class _Scan(torch.autograd.Function):
 
 
 def _without_gradients(values: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
-    """Return the values, of which a gradient is an error.
+    """Return the values, for which a gradient raises an error.
 
-    As once_differentiable does, which takes them for constants if the gradients are.
+    once_differentiable, in contrast, treats them as constants if the incoming gradients are.
     """
     tensors = [value.detach().requires_grad_() for value in values if value is not None]
     error = torch._C._functions.DelayedError(
-        "scan: the gradient of its gradient is not known: use a loop in Python", len(tensors)
+        "scan: second derivatives are not supported: use a loop in Python", len(tensors)
     )
     results = error(*tensors) if tensors else ()
     refused = iter((results,) if isinstance(results, torch.Tensor) else results)
@@ -252,7 +253,7 @@ def _without_gradients(values: tuple[torch.Tensor | None, ...]) -> tuple[torch.T
 
 
 def _keeps_shardings() -> bool:
-    """Return whether gradients are sharded as their inputs are, for which torch_xla needs JAX."""
+    """Return whether gradients keep their inputs' shardings, for which torch_xla needs JAX."""
     return torch_xla.runtime.is_spmd() and importlib.util.find_spec("jax") is not None
 
 

@@ -1,7 +1,7 @@
-"""torch_xla's scan_layers, for layers that may compute different things.
+"""Make torch_xla's scan_layers correct for layers that compute different things.
 
-torch_xla runs all layers as the first one, each with its own parameters. Here, layers whose
-attributes differ are traced, and run one by one if their programs differ.
+torch_xla runs the first layer's program for all layers, each with its own parameters. Here, layers
+whose attributes differ are traced, and run one by one if their programs differ.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _shapes(layer: torch.nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]
 
 
 def _attributes(layer: torch.nn.Module) -> _Attributes:
-    """Return a layer's attributes besides the values of its parameters and buffers."""
+    """Return a layer's attributes, without the values of its parameters and buffers."""
     found: _Attributes = {}
     for name, module in layer.named_modules():
         found[name, "type"] = type(module)

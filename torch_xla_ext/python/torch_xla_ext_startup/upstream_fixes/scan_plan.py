@@ -1,4 +1,4 @@
-"""Traces the function of a scan, and its gradient, into graphs of torch_xla's operations."""
+"""Trace the function of a scan, and its gradient, into graphs of torch_xla's operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tree = tuple[list[torch.Tensor], pytree.TreeSpec]  # leaves and structure
 
 
 def is_traced(value: torch.Tensor) -> bool:
-    """Return whether PyTorch is tracing, so that the tensor has no data."""
+    """Return whether a tensor has no data because PyTorch is tracing."""
     from torch._subclasses.fake_tensor import FakeTensor
     from torch._subclasses.functional_tensor import FunctionalTensor
 
@@ -53,8 +53,8 @@ class Plan:
 
     Attributes:
         outer: the outer tensors that the function uses.
-        graph: of the forward pass.
-        has_gradient: for each carried value and each result that is not None.
+        graph: the graph of the forward pass.
+        has_gradient: for each carried value and each result, unless it is None.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Plan:
         self._sources = self._find_sources()
 
     def is_same(self, other: Plan) -> bool:
-        """Return whether another plan computes the same, also of the same tensors."""
+        """Return whether another plan computes the same, with the same outer tensors."""
         return self.graph.code == other.graph.code and loop_functions.all_equal(
             [*self.outer, *self._constants()], [*other.outer, *other._constants()]
         )
@@ -127,11 +127,12 @@ class Plan:
 
     def _flat_results(self, results: object, carry: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if not isinstance(results, tuple | list) or len(results) != 2:
-            raise TypeError(f"{LOOP} must return a pair: what is carried, and a result")
+            raise TypeError(f"{LOOP} must return a pair: the carried values, and a result")
         carried, spec = pytree.tree_flatten(results[0])
         if spec != self._carry_spec:
             raise ValueError(
-                f"{LOOP} returns a carry of another structure than `init` has: {spec} instead of "
+                f"{LOOP} returns a carry whose structure differs from that of `init`: {spec} "
+                "instead of "
                 f"{self._carry_spec}"
             )
         loop_functions.check_carried(LOOP, carried, list(carry))
@@ -172,7 +173,7 @@ class Plan:
     def forward(
         self, carried: Sequence[torch.Tensor], row: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return the new carried values; the results, and the inputs of the backward graph."""
+        """Return the new carried values, and the results with the inputs of the backward graph."""
         # torch_xla multiplies them by 1, which makes integers of booleans.
         values = [
             value if value.dtype == dtype else value.to(dtype)
@@ -189,7 +190,7 @@ class Plan:
     def alias_input(
         self, saved: Sequence[torch.Tensor], rows: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Return the activations that differ from iteration to iteration, stacked."""
+        """Return the stacked activations that differ between iterations."""
         values = {"saved": saved, "row": rows}
         return [
             values[source.kind][source.number] for source in self._sources if source.kind in values
@@ -201,12 +202,13 @@ class Plan:
         carried: Sequence[torch.Tensor],
         row: Sequence[torch.Tensor],
     ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-        """Return the gradients of carried values, with the sums of those of `outer`; and of rows.
+        """Return the gradients of carried values, with the sums for `outer`, and those of rows.
 
         Args:
             outer: the outer tensors that the function used.
             carried: the result of this function for the next iteration.
-            row: the gradients of the results that have one, and the activations of `alias_input`.
+            row: the gradients of results that have a gradient, and the activations of
+                `alias_input`.
         """
         gradients, sums = list(carried[: self.num_carried]), carried[self.num_carried :]
         num_results = sum(self.has_gradient[self.num_carried :])
@@ -239,10 +241,10 @@ def _like(tensor: torch.Tensor, shape: torch.Size, requires_grad: bool) -> torch
 
 
 class _Tracing(TorchFunctionMode):
-    """A trace that gives the function traced arguments in place of outer tensors.
+    """A trace that replaces outer tensors by traced arguments.
 
     Attributes:
-        found: further outer tensors. The function gets placeholders of their sizes.
+        found: newly found outer tensors, for which the function receives placeholders.
     """
 
     def __init__(self, outer: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> None:
@@ -280,7 +282,7 @@ class _Tracing(TorchFunctionMode):
 
 
 class _WriteError(RuntimeError, AssertionError):
-    """An AssertionError, too: torch_xla's scan raises one."""
+    """A write to a tensor; also an AssertionError, which torch_xla's scan raises."""
 
 
 def _refuse_write(tensor: torch.Tensor, what: str = "a tensor of outside,") -> None:

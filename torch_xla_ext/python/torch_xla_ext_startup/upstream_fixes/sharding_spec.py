@@ -1,7 +1,7 @@
-"""A ShardingSpec may name fewer axes than its mesh has: FSDPv2's (n, 1), and labels.
+"""Let a ShardingSpec name fewer axes than its mesh has, as for FSDPv2's mesh (n, 1).
 
-Without a None among them, it tiled a tensor in more dimensions than the tensor has. mark_sharding
-keeps copies along the other axes.
+Without a None among the axes, a spec tiled a tensor in more dimensions than the tensor has.
+mark_sharding keeps copies along the other axes.
 """
 
 import functools

@@ -1,7 +1,7 @@
-"""Tensor.contiguous() of a view copies where PyTorch copies.
+"""Make Tensor.contiguous() of a view copy whenever PyTorch copies.
 
-PyTorch's method returns a tensor that reports to be contiguous, as each XLA tensor does, without
-calling its operator. csrc/aten_overrides/strides.h has an operator that recognizes views.
+PyTorch's method returns a tensor that reports being contiguous, as every XLA tensor does, without
+calling the operator. csrc/aten_overrides/strides.h has an operator that recognizes views.
 """
 
 import functools

@@ -1,7 +1,7 @@
-"""The replaced functions of PyTorch, torch_xla and Triton.
+"""List the replaced functions of PyTorch, torch_xla and Triton.
 
-A row has a function, its replacement and the reason. To add one, write a function that takes the
-original and returns the replacement, name it here, and name the file of the test that fails without
+A row has a function, its replacement and the reason. To add a row, write a function that receives
+the original and returns the replacement, name it here, and name the test file that fails without
 it. torch_xla_huggingface.upstream_fixes has a separate table. tests/upstream_fixes checks that each
 row replaces the functions that it names, and can be reverted.
 """
@@ -20,7 +20,7 @@ _TRITON = "torch_xla_ext.launchers.triton.launch_hooks"
 
 
 def _fix(name: str, versions: str, replaces: dict[str, str], **options: object) -> Fix:
-    """Return a row. Replacements without a package are functions of this package's modules."""
+    """Return a row. A replacement's module without a package name is in this package."""
     replaces = {
         target: make if "." in make else f"{__package__}.{make}"
         for target, make in replaces.items()

@@ -1,7 +1,7 @@
-"""Training loops that never call torch_xla.sync(): an optimizer's step ends a step.
+"""End a step with each optimizer's step, if a training loop never calls torch_xla.sync().
 
-Nothing runs before a value is read. A loop that prints the loss in every hundredth step would
-compile a program of a hundred steps. So if an optimizer makes its second step while the first one's
+Nothing runs until a value is read, so a loop that prints the loss in every hundredth step would
+compile a program of a hundred steps. If an optimizer makes its second step while the first step's
 results are pending, its steps from then on compute all pending values, unless the program calls
 torch_xla.sync() itself.
 """
@@ -25,7 +25,7 @@ _calls_sync = False
 
 
 def step_marker(original: Callable[..., None]) -> Callable[..., None]:
-    """Note that the program calls torch_xla.sync() itself."""
+    """Record that the program calls torch_xla.sync() itself."""
 
     @functools.wraps(original)
     def step_marker(*args: object, **options: object) -> None:

@@ -1,8 +1,8 @@
-"""Marks that divide a dimension unequally: XLA's partitioner is not right for them.
+"""Keep dimensions whole that a mesh does not divide equally, because XLA mishandles them.
 
-Scatters abort the process, operations in place fail, and sorts and slices gave wrong numbers
-where a mesh does not divide a dimension. Such a dimension stays whole on every device, which is
-right and takes memory; a warning says it.
+If a mesh does not divide a dimension, scatters abort the process, in-place operations fail, and
+sorts and slices return wrong numbers. So every device has the whole dimension, with a warning: the
+results are correct, but use more memory.
 """
 
 import functools
@@ -85,7 +85,7 @@ def uneven_dimensions(shape: Sequence[int], mesh: Mesh, spec: Spec) -> list[tupl
 
 
 def even_spec(caller: str, shape: Sequence[int], mesh: Mesh, spec: Spec) -> Spec:
-    """Return the spec without the dimensions that the mesh does not divide; warn once of each."""
+    """Return the spec without dimensions that the mesh does not divide; warn about each once."""
     uneven = uneven_dimensions(shape, mesh, spec)
     for dim, size, count in uneven:
         key = caller, tuple(shape), dim, count

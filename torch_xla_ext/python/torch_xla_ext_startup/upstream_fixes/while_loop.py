@@ -1,7 +1,7 @@
-"""torch_xla's while_loop, whose program carries its values in their own order.
+"""Fix the order of carried values in the program of torch_xla's while_loop.
 
-torch_xla assumes that a traced computation's parameters are the carried values in order. But they
-are in the order of their first use, and include constants and outer tensors.
+torch_xla assumes that a traced computation's parameters are the carried values in order. But the
+parameters are in the order of their first use, and include constants and outer tensors.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,8 +34,8 @@ def _while_loop(
 ) -> object:
     """Run ``while cond_fn(*carried): carried = body_fn(*carried)`` on the device.
 
-    Both functions also get `additional_inputs`, after the carried values. A number is carried as a
-    tensor.
+    Both functions also receive `additional_inputs`, after the carried values. Numbers are carried
+    as tensors.
     """
     leaves, spec = pytree.tree_flatten(tuple(carried_inputs))
     carried = loop_functions.as_tensors(leaves)
@@ -87,19 +87,19 @@ def _while_loop(
 
 
 def _functionalized() -> torch._C._SetExcludeDispatchKeyGuard:
-    """Make views of tensors show what is written to them, in torch's while_loop, too.
+    """In a block, make writes to views visible, as functionalization does.
 
-    That one is called behind PyTorch's functionalization.
+    PyTorch calls torch's while_loop after functionalization.
     """
     return torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.Functionalize, False)
 
 
 class _Computation:
-    """A traced function of the loop as a computation of XLA.
+    """One of the loop's functions, traced as an XLA computation.
 
     Attributes:
-        hoisted: the constants and outer tensors that it uses, after `lower`.
-        seeds: the random seeds among them, by their numbers.
+        hoisted: the constants and outer tensors that the function uses, known after `lower`.
+        seeds: the random seeds among `hoisted`, by index.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ def _as_condition(leaves: list[Any]) -> torch.Tensor:
             for leaf in leaves
         )
         raise TypeError(
-            f"while_loop: the condition returns {what}: it must return a tensor of one element"
+            f"while_loop: the condition returns {what}: it must return a tensor with one element"
         )
     result = leaves[0].reshape(())
     return result if result.dtype == torch.bool else result != 0

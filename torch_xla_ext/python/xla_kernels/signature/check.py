@@ -218,7 +218,8 @@ class _Call:
             key = "*" + dim.name if dim.star else dim.name
             if key and key not in self._sizes:
                 raise ValueError(
-                    f"{self._where(argument.label)} {dim.name} does not follow from the given operands"
+                    f"{self._where(argument.label)} {dim.name} does not follow from the given "
+                    "operands"
                 )
             if dim.star:
                 shape += self._sizes[key][0]
