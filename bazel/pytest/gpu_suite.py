@@ -220,7 +220,7 @@ class Runner:
     def run_file(self, file: str, done: list[str], devices: list[str]) -> str | None:
         """Run the remaining tests of a file; return its summary, or None if time is up.
 
-        A test that ends the process, or takes too long, fails; the others run without it.
+        A test that crashes the process, or takes too long, fails; the others run without it.
         """
         start, done = time.time(), list(done)
         while True:

@@ -328,7 +328,7 @@ def test_inverse_and_its_info(shape: tuple[int, ...]) -> None:
 def test_index_from_an_operator_with_several_results(
     select: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], way: str
 ) -> None:
-    """Upstream torch_xla ends the process."""
+    """Upstream torch_xla crashes the process."""
     step = run_by(way, select)
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):

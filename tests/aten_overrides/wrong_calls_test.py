@@ -237,7 +237,7 @@ OF_FEW_DTYPES |= {
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.complex64], ids=str)
 @pytest.mark.parametrize("name", OF_FEW_DTYPES)
 def test_a_dtype_that_pytorch_refuses(name: str, dtype: torch.dtype) -> None:
-    """XLA ends the process for some, and fails when it compiles others."""
+    """XLA crashes the process for some, and fails when it compiles others."""
     x = torch.eye(4)[None, None].to(dtype)
     try:
         OF_FEW_DTYPES[name](x)

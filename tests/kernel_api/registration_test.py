@@ -314,7 +314,7 @@ def test_no_library_of_this_machine(tmp_path: Path, content: bytes, text: str) -
 
 @pytest.mark.parametrize("part", [0.01, 0.3, 0.7, 0.99])
 def test_a_truncated_library_is_refused(tmp_path: Path, part: float) -> None:
-    """The dynamic loader would map it, and reading what is missing would end the process."""
+    """The dynamic loader would map it, and reading what is missing would crash the process."""
     content = LIBRARY.read_bytes()
     file = tmp_path / "libtruncated.so"
     file.write_bytes(content[: int(len(content) * part)])

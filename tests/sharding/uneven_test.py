@@ -169,7 +169,7 @@ SCATTERS = {
 
 @pytest.mark.parametrize("name", SCATTERS)
 def test_scatters_by_a_part_of_sharded_indices(name: str, mesh: xs.Mesh) -> None:
-    """XLA's partitioner ends the process for indices of 64 bits that it divides unequally."""
+    """XLA's partitioner crashes the process for indices of 64 bits that it divides unequally."""
     operands = torch.randn(8, 4), torch.randint(0, 8, (8,)), torch.randn(8, 4)
     on_devices = [marked(operand, mesh) for operand in operands]
     for x in (operands[0], on_devices[0]):

@@ -6,7 +6,7 @@
 // which refuses a TPU's (premapped_buffer_size), and an extension reports the
 // number of chips.
 //
-// torch-tpu ends the process if there is no client. So this library makes the
+// torch-tpu aborts the process if there is no client. So this library makes the
 // client earlier, and returns a failure as text.
 //
 // Python calls the functions (torch_xla_gpu/front.py). Those that can fail

@@ -61,7 +61,7 @@ def test_unknown_target(device: torch.device) -> None:
 
 
 def test_check_ok_raises(device: torch.device) -> None:
-    """XLA_CHECK_OK in torch_xla's own code, with which upstream torch_xla ends the process."""
+    """XLA_CHECK_OK in torch_xla's own code, with which upstream torch_xla crashes the process."""
     builder = xb.create_builder("test")
     a = xb.mkparam(builder, 0, xb.Shape.create(xb.Type.F32, [3]))
     b = xb.mkparam(builder, 1, xb.Shape.create(xb.Type.F32, [4]))

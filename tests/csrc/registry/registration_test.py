@@ -121,7 +121,7 @@ def test_wrong_order_of_arguments() -> None:
 
 @pytest.mark.parametrize("name", ["TopK", "SliceToDynamic", "PadToStatic", "LayoutConstraint"])
 def test_a_name_of_xlas_compiler_is_refused(device: torch.device, name: str) -> None:
-    """XLA takes the call for an operation of its own, and ends the process."""
+    """XLA takes the call for an operation of its own, and crashes the process."""
     x = torch.zeros(4).to(device)
     text = f'"{name}": the name belongs to XLA.*register the kernel under another name'
     with pytest.raises(ValueError, match=text):
@@ -154,7 +154,7 @@ def test_a_backend_config_that_xla_replaces_is_refused(
     x = torch.zeros(1).to(device)
     arguments = ([x], "TestEcho", [[16]], [torch.int64], False, text)
     for version in (0, 1, 2, 3):
-        with pytest.raises(ValueError, match=r"backend_config is .*would get an empty payload"):
+        with pytest.raises(ValueError, match=r"backend_config is .*would receive an empty payload"):
             XLAC._xla_custom_call(*arguments, version, {})
     XLAC._xla_custom_call(*arguments, 4, {})  # no attributes
 

@@ -317,7 +317,7 @@ def test_a_state_whose_type_is_not_registered(device: torch.device) -> None:
 
 
 def test_user_data_is_refused(device: torch.device) -> None:
-    """XLA would end the process."""
+    """XLA would crash the process."""
     register_custom_call("UserData", address("ExecuteUserData"), platform="Host", api="ffi")
     with pytest.raises(RuntimeError, match="asks for ffi::UserData, but torch_xla passes none"):
         result_of("UserData", device)

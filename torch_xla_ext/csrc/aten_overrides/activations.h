@@ -10,8 +10,8 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// The upstream kernel treats its operand as elu's result even if it is elu's
-// operand.
+// The upstream kernel always treats its operand as elu's result, although it
+// may be elu's input.
 inline at::Tensor EluBackward(const at::Tensor& grad_output,
                               const at::Scalar& alpha, const at::Scalar& scale,
                               const at::Scalar& input_scale, bool is_result,
@@ -79,13 +79,14 @@ inline at::Tensor SoftplusBackward(const at::Tensor& grad_output,
                    at::mul(grad_output, at::sigmoid(scaled)));
 }
 
-// The upstream kernel is NaN outside of [0, 1], also where `eps` clamps.
+// The upstream kernel returns NaN outside of [0, 1], even where `eps` clamps.
 inline at::Tensor Logit(const at::Tensor& self, std::optional<double> eps) {
   if (!eps || *eps < 0) return Upstream::logit(self, std::nullopt);
   return Upstream::logit(at::clamp(self, *eps, 1 - *eps), std::nullopt);
 }
 
-// NaN stays NaN; the upstream kernels of these three replace it.
+// In this and the next two functions NaN stays NaN; the upstream kernels
+// replace it.
 inline at::Tensor Threshold(const at::Tensor& self, const at::Scalar& threshold,
                             const at::Scalar& value) {
   return at::where(at::le(self, threshold), at::full_like(self, value), self);
@@ -105,7 +106,7 @@ inline at::Tensor Softshrink(const at::Tensor& self, const at::Scalar& lambd) {
   return at::where(at::gt(self, lambd), at::sub(self, lambd), low);
 }
 
-// At both bounds PyTorch's gradient is 0; the upstream kernel's is not.
+// PyTorch's gradient is 0 at both bounds; the upstream kernel's is not.
 inline at::Tensor HardtanhBackward(const at::Tensor& grad_output,
                                    const at::Tensor& self,
                                    const at::Scalar& min_val,

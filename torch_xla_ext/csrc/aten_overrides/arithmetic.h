@@ -25,7 +25,7 @@ inline at::Tensor OperandOnDevice(const at::Tensor& tensor,
   return at::full({}, tensor.item(), options);
 }
 
-// The type in which PyTorch computes with both.
+// The dtype in which PyTorch computes with both operands.
 inline at::ScalarType CommonType(const at::Tensor& self,
                                  const at::Tensor& other) {
   const at::ScalarType dtype = at::result_type(self, other);
@@ -67,7 +67,7 @@ inline at::Tensor Where(const at::Tensor& condition, const at::Tensor& self,
                          OperandOnDevice(other, options));
 }
 
-// Whether a remainder has another sign than its divisor: then the quotient
+// Whether the signs of a remainder and its divisor differ: then the quotient
 // rounded down is one less than the quotient rounded towards zero.
 inline at::Tensor HasOtherSign(const at::Tensor& rest,
                                const at::Tensor& divisor) {
@@ -94,8 +94,8 @@ inline at::Tensor FloorDivided(const at::Tensor& a, const at::Tensor& b) {
 using OfTwoAndFactor = at::Tensor(const at::Tensor&, const at::Tensor&,
                                   const at::Scalar&);
 
-// Sums and differences. In 16 bits, the upstream kernels round the product with
-// the factor.
+// Sums and differences. For 16-bit operands, the upstream kernels also round
+// the product with the factor.
 template <OfTwoAndFactor* kUpstream>
 at::Tensor WithFactor(const at::Tensor& self, const at::Tensor& other,
                       const at::Scalar& factor) {
@@ -248,10 +248,10 @@ inline at::Tensor PowerOfIntegers(const at::Tensor& base,
   return power;
 }
 
-// In the upstream kernels, a negative power of an integer is 0, also of 1 and
+// In the upstream kernels, a negative power of an integer is 0, even of 1 and
 // -1.
 inline at::Tensor PowTensor(const at::Tensor& base, const at::Tensor& times) {
-  CommonType(base, times);  // the upstream kernel ends the process
+  CommonType(base, times);  // the upstream kernel crashes
   at::Tensor power = Matched<at::Tensor(const at::Tensor&, const at::Tensor&),
                              &Upstream::pow>::Call(base, times);
   if (!at::isIntegralType(power.scalar_type(), /*includeBool=*/false)) {
@@ -285,7 +285,7 @@ inline at::Tensor PowOfScalar(const at::Scalar& self,
       exponent);
 }
 
-// The roots as PyTorch computes them: of -inf NaN, of -0.0 itself.
+// Roots as PyTorch computes them: NaN for -inf, and -0.0 for -0.0.
 inline at::Tensor PowByNumber(const at::Tensor& self,
                               const at::Scalar& exponent) {
   if (!exponent.isFloatingPoint() || self.is_complex()) {
@@ -346,7 +346,7 @@ inline at::Tensor NansLike(const at::Tensor& self, const at::Scalar& nan) {
                        self.options().dtype(at::result_type(self, nan)));
 }
 
-// The upstream kernels also bound by the largest finite number. As in PyTorch,
+// The upstream kernels also clamp to the largest finite number. As in PyTorch,
 // all results are NaN if one of two bounds is.
 inline at::Tensor Clamp(const at::Tensor& self,
                         const std::optional<at::Scalar>& min,
@@ -390,8 +390,8 @@ inline at::Tensor IsNan(const at::Tensor& self) {
   return at::any(at::isnan(parts), -1);
 }
 
-// PyTorch takes views of the parts of a complex number, which an XLA tensor
-// does not have.
+// PyTorch's function views the real and imaginary parts, which XLA tensors do
+// not support.
 inline at::Tensor IsInf(const at::Tensor& self) {
   if (IsInteger(self)) return AllFalse(self);
   if (!self.is_complex()) return at::eq(at::abs(self), INFINITY);
@@ -403,7 +403,7 @@ inline at::Tensor IsNegInf(const at::Tensor& self) {
   return IsInteger(self) ? AllFalse(self) : Upstream::isneginf(self);
 }
 
-// A function of floats. The upstream kernels refuse booleans, and some
+// A function of floats. The upstream kernels refuse booleans, and some refuse
 // integers.
 template <at::Tensor (*kUpstream)(const at::Tensor&)>
 at::Tensor OfFloat(const at::Tensor& self) {
@@ -416,8 +416,8 @@ at::Tensor OfCommonFloat(const at::Tensor& self, const at::Tensor& other) {
       IsInteger(self) && IsInteger(other) ? AsFloat(self) : self, other);
 }
 
-// The upstream kernel uses float32's largest number for bfloat16, where it is
-// infinite.
+// The upstream kernel uses float32's largest number for bfloat16, in which it
+// becomes infinite.
 inline at::Tensor NanToNum(const at::Tensor& self, std::optional<double> nan,
                            std::optional<double> posinf,
                            std::optional<double> neginf) {

@@ -1,5 +1,5 @@
-// torch.autocast for XLA tensors: which operators compute in 16 bits, and which
-// in float32.
+// Sets for XLA tensors which operators compute in 16 bits under torch.autocast,
+// and which in float32.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_AUTOCAST_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_AUTOCAST_H_
 
@@ -9,8 +9,9 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// PyTorch's lists for CUDA. torch_xla's own are for TPUs: a layer_norm or a sum
-// of bfloat16 stayed bfloat16, and relu of float32 became bfloat16.
+// Uses PyTorch's lists for CUDA. torch_xla's own lists are for TPUs: there,
+// layer_norm or sum of bfloat16 stays bfloat16, and relu of float32 becomes
+// bfloat16.
 inline void RegisterAutocast(torch::Library& m) {
   // Names that PyTorch's macros assume.
   using at::DimnameList, at::IntArrayRef, at::Scalar, at::ScalarType,

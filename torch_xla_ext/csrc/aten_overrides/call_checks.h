@@ -1,8 +1,8 @@
-// The checks of shapes and dtypes that PyTorch makes of a call, before an XLA
-// kernel traces it.
+// Checks a call's shapes and dtypes as PyTorch does, before an XLA kernel
+// traces the call.
 //
-// Upstream's kernels check some calls, by XLA_CHECK. For others, XLA fails when
-// the program is compiled, or computes wrong numbers.
+// Upstream's kernels check some calls with XLA_CHECK. For others, XLA fails
+// when it compiles the program, or computes wrong numbers.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_CALL_CHECKS_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_CALL_CHECKS_H_
 
@@ -21,10 +21,10 @@ inline void RegisterCallChecks(torch::Library& m) {
 #define TORCH_XLA_EXT_CHECK(name, overload)                                 \
   CheckedCall<at::_ops::overload, static_cast<at::_ops::overload::schema*>( \
                                       &at::meta::name)>::Register(m);
-  // PyTorch's functions for meta tensors in C++, one for each operator of
-  // upstream that has a structured kernel in PyTorch. `index` is left out,
-  // because its function computes the indices of a mask. PyTorch's functions in
-  // Python would take 50 to 650 microseconds.
+  // PyTorch's C++ meta functions, one for each upstream operator that has a
+  // structured kernel in PyTorch. `index` is left out, because its function
+  // computes the indices of a mask. PyTorch's meta functions in Python would
+  // take 50 to 650 microseconds.
   TORCH_XLA_EXT_CHECK(_log_softmax_backward_data, _log_softmax_backward_data)
   TORCH_XLA_EXT_CHECK(_log_softmax, _log_softmax)
   TORCH_XLA_EXT_CHECK(_softmax_backward_data, _softmax_backward_data)

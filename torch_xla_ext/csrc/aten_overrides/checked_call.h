@@ -1,5 +1,5 @@
-// Kernels that check a call before the XLA kernel of the operator traces it:
-// with PyTorch's functions for meta tensors, or with others of their arguments.
+// Kernels that check a call before the operator's XLA kernel traces it, with
+// PyTorch's meta functions or with functions that receive the same arguments.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_CHECKED_CALL_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_CHECKED_CALL_H_
 
@@ -36,7 +36,7 @@ bool IsToBeChecked(const Other&) {
   return true;
 }
 
-// An argument as a meta tensor.
+// A meta tensor that describes the argument.
 inline at::Tensor Described(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   at::Tensor meta =
@@ -118,8 +118,8 @@ struct RegisteredKernel {
   }
 };
 
-// Calls a check with the arguments that it has parameters for, the first ones.
-// If its first parameter is a `const char*`, it gets the operator's name.
+// Calls a check with the first arguments, as many as it has parameters. If its
+// first parameter is a `const char*`, it receives the operator's name.
 template <typename Result, typename... Params, typename Args, size_t... kIndex>
 void Check(Result (*check)(Params...), const char*, Args&& args,
            std::index_sequence<kIndex...>) {

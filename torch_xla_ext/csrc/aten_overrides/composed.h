@@ -1,9 +1,9 @@
-// Operators that PyTorch composes of others, and whose gradients it knows.
+// Operators that PyTorch composes of other operators, whose gradients it knows.
 //
-// torch_xla has its own kernels for some of them, whose gradients PyTorch does
-// not know. So after `F.kl_div(x, y).backward()` under torch.compile, x.grad
-// was None, with a warning. Registered for AutogradXLA, the compositions run
-// before autograd.
+// For some of them torch_xla has its own kernels, whose gradients PyTorch does
+// not know: after `F.kl_div(x, y).backward()` under torch.compile, x.grad is
+// None, with a warning. Here the compositions are registered for AutogradXLA,
+// and so run before autograd.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_COMPOSED_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_COMPOSED_H_
 
@@ -30,7 +30,7 @@ inline at::Tensor StdOfDimensions(const at::Tensor& self,
   return at::native::std(self, dim, unbiased, keepdim);
 }
 
-// The number of elements may be above the largest float16.
+// The number of elements may exceed the largest float16.
 inline at::Tensor Nanmean(const at::Tensor& self, at::OptionalIntArrayRef dim,
                           bool keepdim, std::optional<at::ScalarType> dtype) {
   const at::ScalarType type = dtype.value_or(self.scalar_type());
@@ -85,7 +85,7 @@ inline at::Tensor Einsum(std::string_view equation, at::TensorList tensors,
   return Upstream::einsum(equation, tensors, path);
 }
 
-// PyTorch has no functionalization of it.
+// PyTorch has no functionalization for this operator.
 inline at::Tensor& Polygamma_(at::Tensor& self, int64_t n) {
   return self.copy_(at::polygamma(n, self));
 }

@@ -61,7 +61,7 @@ inline std::vector<at::Tensor> ToCpu(at::TensorList tensors) {
   return result;
 }
 
-// `self` with values that the conversion to `type` keeps.
+// `self`, rounded to values that the conversion to `type` keeps.
 inline at::Tensor RoundedFor(at::ScalarType type, const at::Tensor& self) {
   const Float8Format* const format = Float8FormatOf(type);
   if (format == nullptr || self.scalar_type() == type || self.is_complex() ||
@@ -129,8 +129,8 @@ inline at::Tensor ToCopy(const at::Tensor& self,
       device, pin_memory, non_blocking, memory_format);
 }
 
-// The layout of the upstream kernel's result lacks a dimension: a transposition
-// of it ends the process.
+// The layout of the upstream kernel's result lacks a dimension: transposing it
+// crashes the process.
 inline at::Tensor ViewAsRealCopy(const at::Tensor& self) {
   const at::Tensor result = Upstream::view_as_real_copy(self);
   return at::view_copy(result, result.sizes());

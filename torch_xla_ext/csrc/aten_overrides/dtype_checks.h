@@ -64,7 +64,7 @@ struct OfDtypes<Op, kIsComputed, Result(const at::Tensor&, Args...)> {
   }
 };
 
-// `kMeta` of operators for which PyTorch has no kernel of integers.
+// `kMeta` for operators that PyTorch does not implement for integers.
 template <auto kMeta, typename Function = decltype(kMeta)>
 struct OfFractions;
 
@@ -78,7 +78,7 @@ struct OfFractions<kMeta, Result (*)(const at::Tensor&, Args...)> {
   }
 };
 
-// `kMeta` of operators for which PyTorch has no kernel of complex numbers.
+// `kMeta` for operators that PyTorch does not implement for complex numbers.
 template <auto kMeta, typename Function = decltype(kMeta)>
 struct OfReals;
 
@@ -91,7 +91,7 @@ struct OfReals<kMeta, Result (*)(Args...)> {
   }
 };
 
-// `kMeta` of operators for which PyTorch has no kernel of booleans or complex
+// `kMeta` for operators that PyTorch does not implement for booleans or complex
 // numbers.
 template <auto kMeta, typename Function = decltype(kMeta)>
 struct OfNumbers;
@@ -106,7 +106,7 @@ struct OfNumbers<kMeta, Result (*)(const at::Tensor&, Args...)> {
   }
 };
 
-// `kMeta` of operators whose results cannot be booleans.
+// `kMeta` for operators whose results cannot be booleans.
 template <auto kMeta, typename Function = decltype(kMeta)>
 struct WithNumbers;
 

@@ -1,7 +1,7 @@
-// Sums, means and maxima of bags of rows.
+// EmbeddingBag: sums, means and maxima of bags of rows.
 //
-// torch_xla has a kernel for sums without gradients; whatever else ran on the
-// CPU.
+// torch_xla has a kernel only for sums without gradients, and runs the rest on
+// the CPU.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_EMBEDDING_BAG_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_EMBEDDING_BAG_H_
 
@@ -75,7 +75,7 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> EmbeddingBag(
   const at::ScalarType type = SumType(weight);
   const at::Tensor bag = BagOfEachIndex(indices, offsets);
   const at::Tensor is_counted = at::ne(indices, padding_idx);
-  // With include_last_offset, the last "bag" is one of its own, without
+  // With include_last_offset, the last offset begins an additional bag without
   // indices.
   const at::Tensor sizes =
       at::index_add(at::zeros({offsets.numel()}, places.dtype(at::kLong)), 0,
@@ -158,7 +158,7 @@ inline at::Tensor EmbeddingBagDenseBackward(
   return at::index_add(zeros, 0, to, rows).to(grad.scalar_type());
 }
 
-// A gradient is dense, also where a sparse one is asked for.
+// The gradient is always dense, even if a sparse one is requested.
 inline at::Tensor EmbeddingBagBackward(
     const at::Tensor& grad, const at::Tensor& indices,
     const at::Tensor& /*offsets*/, const at::Tensor& offset2bag,

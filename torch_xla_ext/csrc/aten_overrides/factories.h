@@ -1,4 +1,4 @@
-// zeros_like(x, device="cpu") and similar operators of an XLA tensor.
+// zeros_like(x, device="cpu") and similar operators for an XLA tensor x.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_FACTORIES_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_FACTORIES_H_
 
@@ -32,9 +32,9 @@ constexpr const char* kFactoriesLikeTensors[] = {
     "zeros_like",
 };
 
-// Functionalization, which returns a plain tensor if the result is not on an
-// XLA device: upstream's wrapper of a CPU tensor has no storage, so numpy()
-// would read foreign memory.
+// The kernel for Functionalize. It returns a plain tensor if the result is not
+// on an XLA device: upstream's wrapper of a CPU tensor has no storage, so
+// numpy() would read foreign memory.
 inline void MakeLike(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   namespace functionalization = at::functionalization::impl;
   bool is_functional = false, is_xla = false;
@@ -80,8 +80,8 @@ inline void RegisterFactories(torch::Library& m) {
   }
 }
 
-// A tangent of zeros for a tensor that is written to. PyTorch's has as many
-// elements as the tensor's storage, which for XLA are none.
+// A zero tangent for a tensor that is written to. PyTorch's tangent has as many
+// elements as the tensor's storage, which is empty for XLA.
 inline at::Tensor NewZerosWithSameFeatureMeta(const at::Tensor& self,
                                               const at::Tensor& other,
                                               int64_t self_num_batch_dims) {
@@ -103,7 +103,7 @@ inline at::Tensor NewEmptyStrided(
                                                     target, pin_memory);
 }
 
-// Functionalization refuses lists with some tensors on the CPU.
+// PyTorch's functionalization refuses lists with some tensors on the CPU.
 inline void ForeachCopy_(at::TensorList self, at::TensorList src,
                          bool non_blocking) {
   TORCH_CHECK(self.size() == src.size(),

@@ -1,4 +1,4 @@
-// Conversion to 8-bit floats, with PyTorch's numbers.
+// Converts to 8-bit floats with PyTorch's rounding.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_FLOAT8_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_FLOAT8_H_
 
@@ -39,7 +39,7 @@ inline const Float8Format* Float8FormatOf(at::ScalarType type) {
 // that the conversion to the format is exact.
 //
 // XLA:CPU's own conversion goes through float16, which rounds some values to a
-// neighbor of the nearest one; cuBLASLt's and Hopper's saturate.
+// neighbor of the nearest one; cuBLASLt's and Hopper's conversions saturate.
 inline at::Tensor RoundedToFloat8(const at::Tensor& self,
                                   const Float8Format& format) {
   const at::Tensor x = self.to(at::kFloat);

@@ -135,8 +135,8 @@ inline void CheckFill(at::Tensor&, const at::Tensor& value) {
               value.dim(), " dimensions.");
 }
 
-// A std::runtime_error also for a dimension that is out of range, as upstream
-// and its tests have it.
+// Throws std::runtime_error even for a dimension that is out of range, as
+// upstream does and its tests expect.
 inline void CheckFlip(const at::Tensor& self, at::IntArrayRef dims) {
   const int64_t rank = std::max<int64_t>(self.dim(), 1);
   for (const int64_t dim : dims) {

@@ -20,10 +20,10 @@ namespace torch_xla_ext::aten_overrides {
 // The input of layer_norm(): `count` rows of `size` numbers, in the type in
 // which PyTorch computes.
 //
-// torch_xla composes it of a batch normalization with one channel a row, which
-// XLA:GPU compiles to kernels that read the input two to six times. XLA:GPU
-// compiles the formulas here to one kernel that reads and writes each row once,
-// and for the gradients one more for the sums of the columns.
+// torch_xla composes layer_norm of a batch normalization with one channel per
+// row, which XLA:GPU compiles to kernels that read the input two to six times.
+// XLA:GPU compiles the formulas here to one kernel that reads and writes each
+// row once, and for the gradients one more for the sums of the columns.
 struct Rows {
   Rows(const at::Tensor& input, at::IntArrayRef normalized_shape,
        const at::Tensor& weight, const at::Tensor& bias)
@@ -141,7 +141,8 @@ inline ThreeTensors LayerNormWithGradients(
     c10::SymIntArrayRef normalized_shape,
     const std::optional<at::Tensor>& weight,
     const std::optional<at::Tensor>& bias, double eps) {
-  // For any device; torch_xla's registration has another key.
+  // This key is for any device; torch_xla has registered a kernel for a
+  // different key.
   const c10::DispatchKeySet autograd(c10::DispatchKey::AutogradOther);
   return at::_ops::native_layer_norm::redispatch(
       (keys & c10::after_autograd_keyset) | autograd, input, normalized_shape,

@@ -45,13 +45,14 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> LinalgSvd(
   return Upstream::_linalg_svd(self, full_matrices, compute_uv, driver);
 }
 
-// The upstream kernel takes the p-th root also where p is 0 or infinite.
+// The upstream kernel takes the p-th root even if p is 0 or infinite.
 inline at::Tensor PdistForward(const at::Tensor& self, double p) {
   if (p == 0 || std::isinf(p)) return OnCpu<at::_ops::_pdist_forward>(self, p);
   return Upstream::_pdist_forward(self, p);
 }
 
-// The upstream kernel has no empty operands, and broadcasts no batches.
+// The upstream kernel does not support empty operands, or broadcasting of
+// batches.
 inline at::Tensor CdistForward(const at::Tensor& x1, const at::Tensor& x2,
                                double p, std::optional<int64_t> compute_mode) {
   const auto batch = [](const at::Tensor& x) {

@@ -73,7 +73,7 @@ inline at::Tensor HuberLossBackward(const at::Tensor& grad_output,
              : grad;
 }
 
-// The upstream kernel's gradient of NaN is a number.
+// The upstream kernel's gradient for NaN is a number.
 inline at::Tensor SmoothL1LossBackward(const at::Tensor& grad_output,
                                        const at::Tensor& self,
                                        const at::Tensor& target,
@@ -86,7 +86,7 @@ inline at::Tensor SmoothL1LossBackward(const at::Tensor& grad_output,
                  beta);
 }
 
-// The upstream kernels end the process for one sample without a batch
+// The upstream kernels crash the process for one sample without a batch
 // dimension.
 inline at::Tensor NllLossBackward(const at::Tensor& grad_output,
                                   const at::Tensor& self,

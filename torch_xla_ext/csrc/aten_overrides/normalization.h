@@ -74,9 +74,9 @@ inline std::tuple<at::Tensor, at::Tensor> ShiftedMoments(
   return {at::add(shift, mean), at::clamp_min(variance, 0)};
 }
 
-// The mean of each channel, and its variance divided by n. The part that
-// stands for all is the first sample of a batch, or of one that is alone, as
-// those of group and instance norms are, the first numbers.
+// The mean of each channel, and its variance divided by n. The part that stands
+// for all is the first sample of a batch; for a single sample, as in group and
+// instance norms, the first numbers.
 inline std::tuple<at::Tensor, at::Tensor> Moments(const at::Tensor& input,
                                                   const Channels& channels) {
   const bool is_batch = input.size(0) != 1 || input.dim() < 3;
@@ -158,8 +158,8 @@ inline ThreeTensors NativeBatchNormLegitNoStats(
                          training, momentum, eps);
 }
 
-// The upstream kernel computes only the gradients of training, and fails in
-// evaluation, without statistics of the batch.
+// The upstream kernel computes only gradients in training, and fails in
+// evaluation, where there are no statistics of the batch.
 inline ThreeTensors NativeBatchNormBackward(
     const at::Tensor& grad_out, const at::Tensor& input,
     const std::optional<at::Tensor>& weight,

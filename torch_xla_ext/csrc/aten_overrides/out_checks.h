@@ -1,6 +1,6 @@
-// The dtype of an `out=` tensor, to which functionalization converts silently:
-// `torch.add(x, y, out=integers)` of floats gave integers, and `torch.sort(x,
-// out=(values, floats))` indices that are floats.
+// Checks the dtype of an `out=` tensor, to which functionalization converts
+// silently: `torch.add(x, y, out=integers)` of floats returns integers, and
+// `torch.sort(x, out=(values, floats))` returns floats as indices.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_OUT_CHECKS_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_OUT_CHECKS_H_
 
@@ -44,10 +44,10 @@ inline void CheckSizesOfOperand(at::IntArrayRef own, at::IntArrayRef result) {
               " doesn't match the broadcast shape ", result);
 }
 
-// The arguments of a call as meta tensors, or nothing if they need no check:
-// `out=` is on another device, sizes are not known, all tensors have one dtype,
-// which is not of integers, or there is no tensor but `out=`, whose dtype then
-// is what the caller asks for.
+// The arguments of a call as meta tensors, or nothing if they need no check,
+// because `out=` is on another device, sizes are unknown, all tensors have the
+// same dtype, not of integers, or `out=` is the only tensor, and so its dtype
+// is the requested one.
 inline std::optional<torch::jit::Stack> DescribedCall(
     const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
@@ -147,7 +147,7 @@ inline void CheckOut(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       }
     }
     const at::AutoDispatchSkipFunctionalize guard;
-    // Such as torch.compile's mode, which would get tensors that it does not
+    // Modes such as torch.compile's would receive tensors that they do not
     // know.
     const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::DispatchKeySet(
         {c10::DispatchKey::Python, c10::DispatchKey::PreDispatch,
@@ -167,8 +167,8 @@ inline void CheckOut(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   FunctionalizedOuts().at(op.operator_name()).callBoxed(op, keys, stack);
 }
 
-// Operators whose `out=` has to have the dtype of the result. PyTorch's
-// functions for meta tensors accept any that it can be cast to.
+// Operators whose `out=` must have the dtype of the result. PyTorch's meta
+// functions accept any dtype to which the result can be cast.
 inline bool IsOfResultDtype(const c10::OperatorHandle& op) {
   static const auto* const operators = new std::unordered_set<std::string_view>{
       "aten::_fft_c2c",
@@ -290,8 +290,8 @@ inline const std::optional<Function>& FunctionFor(
   return found->second;
 }
 
-// What the operator that returns its results returns for a call of one that
-// writes to `out=`, after a check of their dtypes.
+// Calls the operator that returns the results that a call would write to
+// `out=`, and returns these after a check of their dtypes.
 inline torch::jit::Stack CheckedResults(const Function& function,
                                         const at::ArrayRef<c10::IValue>& inputs,
                                         const at::ArrayRef<c10::IValue>& outs) {
@@ -381,7 +381,7 @@ inline void RegisterOutCompositions(torch::Library& m) {
   m.impl("linalg_matrix_rank.atol_rtol_tensor_out", write());
   m.impl("linalg_matrix_rank.out", write());
   m.impl("linalg_matrix_rank.out_tol_tensor", write());
-  // It calls a kernel of the CPU.
+  // PyTorch's composition calls a CPU kernel.
   m.impl("nanmean.out", write());
 }
 
@@ -396,7 +396,7 @@ inline void RegisterOutChecks(torch::Library& m) {
     }
     const std::vector<c10::Argument>& arguments = op->schema().arguments();
     if (arguments.empty() || !IsOut(arguments.back())) continue;
-    // It draws numbers of the dtype of `out=`.
+    // This operator draws numbers of the dtype of `out=`.
     if (name.name == "aten::bernoulli") continue;
     FunctionalizedOuts().emplace(
         name, KernelOf(*op, c10::DispatchKey::Functionalize));

@@ -2,9 +2,9 @@
 // own kernels. The files are compiled as one unit: torch's headers take longer
 // than they do.
 //
-// A kernel is reached lazily, in place (by functionalization), in out= forms
-// and under torch.compile. With XLA_DISABLE_FUNCTIONALIZATION=1, in-place and
-// out= forms are upstream's.
+// The kernels run lazily, for in-place operators (through functionalization),
+// for out= forms and under torch.compile. With XLA_DISABLE_FUNCTIONALIZATION=1,
+// in-place and out= forms are upstream's.
 #include "torch_xla_ext/csrc/aten_overrides/overrides.h"
 
 #include <ATen/NativeFunctions.h>

@@ -1,5 +1,5 @@
-// Pools. The upstream kernels divide by the strides, which ends the process if
-// one is 0, and accept other wrong arguments.
+// Pooling. The upstream kernels divide by the strides, which crashes the
+// process if one is 0, and accept other wrong arguments.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_POOLING_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_POOLING_H_
 
@@ -111,8 +111,8 @@ class Windows {
                     dims_);
   }
 
-  // The index of each maximum in its plane: of the first one, or of the last
-  // NaN.
+  // The index of each maximum in its plane: that of the first maximum, or of
+  // the last NaN.
   at::Tensor Places(const at::Tensor& maxima) const {
     std::vector<int64_t> shape = maxima.sizes().slice(0, rank_).vec();
     shape.insert(shape.end(), ones_.begin(), ones_.end());
@@ -186,7 +186,7 @@ inline at::Tensor AddedAt(const at::Tensor& numbers, const at::Tensor& indices,
       sizes);
 }
 
-// The sizes that PyTorch refuses.
+// Throws for sizes that PyTorch refuses.
 inline void CheckPooledSizes(const at::Tensor& self, at::IntArrayRef kernel,
                              at::IntArrayRef stride, at::IntArrayRef padding,
                              at::IntArrayRef dilation, bool ceil_mode,

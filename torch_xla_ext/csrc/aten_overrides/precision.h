@@ -1,4 +1,4 @@
-// Operators of 16-bit floats that PyTorch computes in float32, rounding once.
+// Operators that PyTorch computes in float32 for 16-bit floats, rounding once.
 //
 // A sum in float32 (runtime_fixes/reductions.h) is not enough if more
 // operations follow: a mean of 70,000 ones overflows in float16 before the
@@ -32,7 +32,7 @@ class ResultType {
   template <typename Other>
   void See(const Other&) {}
 
-  // Nothing if it does not have 16 bits.
+  // Returns nothing if the type does not have 16 bits.
   std::optional<at::ScalarType> Get() const {
     if (is_mixed_) return std::nullopt;
     const auto type = argument_.has_value() ? argument_ : operands_;

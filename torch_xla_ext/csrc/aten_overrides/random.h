@@ -1,7 +1,7 @@
-// Random numbers, whose distributions are PyTorch's. In the upstream kernels,
-// native_dropout, which torch.compile makes of dropout, divides by p instead of
-// 1 - p; in 16 bits, probabilities are those of 8 random bits, and exponential
-// numbers are infinite.
+// Random numbers with PyTorch's distributions. The upstream kernel of
+// native_dropout, which torch.compile uses for dropout, divides by p instead of
+// 1 - p; and in 16 bits, upstream's probabilities have only 8 random bits, and
+// exponential numbers are infinite.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_RANDOM_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_RANDOM_H_
 
@@ -25,7 +25,7 @@ inline bool IsGiven(const Generator& generator) {
   return generator.has_value() && generator->defined();
 }
 
-// In [0, 1), with the shape of `like`.
+// Uniform random numbers in [0, 1), with the shape of `like`.
 inline at::Tensor UniformLike(const at::Tensor& like) {
   const at::ScalarType dtype =
       like.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -103,7 +103,7 @@ inline at::Tensor& Exponential_(at::Tensor& self, double lambd,
 
 // The upstream kernel adds probabilities in their own dtype, and draws the
 // first category, even an impossible one, where the random number is 0. It
-// draws without replacement on the CPU. These are PyTorch's ways of doing so.
+// draws without replacement on the CPU. These are PyTorch's algorithms.
 inline at::Tensor Multinomial(const at::Tensor& self, int64_t num_samples,
                               bool replacement, Generator generator) {
   if (IsGiven(generator) || num_samples < 1) {
@@ -150,7 +150,7 @@ inline at::Tensor Randperm(int64_t n, std::optional<at::ScalarType> dtype,
   return Upstream::randperm(n, dtype, layout, device, pin_memory);
 }
 
-// The upstream kernel rounds numbers up to `to`, which is not one of them.
+// The upstream kernel rounds some numbers up to `to`, which must not be drawn.
 inline at::Tensor& Uniform_(at::Tensor& self, double from, double to,
                             Generator generator) {
   const bool is_upstream = !Has16Bits(self) && from == 0 && to == 1;
@@ -164,7 +164,7 @@ inline at::Tensor& Uniform_(at::Tensor& self, double from, double to,
   return Assign(self, numbers.clamp_max(last));
 }
 
-// The upstream kernel keeps the dtype of integers.
+// The upstream kernel returns integers for integers.
 inline at::Tensor NativeDropoutBackward(const at::Tensor& grad_output,
                                         const at::Tensor& mask, double scale) {
   return at::mul(grad_output, at::mul(mask.to(grad_output.dtype()), scale));

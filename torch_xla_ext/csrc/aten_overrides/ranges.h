@@ -1,4 +1,4 @@
-// Numbers at equal distances, and equal ones.
+// arange, linspace, full and similar factories.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_RANGES_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_RANGES_H_
 
@@ -69,8 +69,8 @@ inline at::Tensor& ArangeOut(const at::Scalar& start, const at::Scalar& end,
   return out;
 }
 
-// As PyTorch computes them: the first half from the first number, the others
-// from the last, which is exact.
+// Computes as PyTorch does: the first half from the first number, the rest from
+// the last, which is exact.
 inline at::Tensor Spaced(const at::Scalar& first, const at::Scalar& last,
                          const at::Scalar& distance, int64_t steps,
                          at::ScalarType type, at::TensorOptions options) {
@@ -115,7 +115,7 @@ inline at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end,
   return result.to(type);
 }
 
-// The upstream kernel makes complex numbers of 128 bits.
+// The upstream kernel makes 128-bit complex numbers.
 inline at::Tensor Full(at::IntArrayRef size, const at::Scalar& fill_value,
                        std::optional<at::ScalarType> dtype,
                        std::optional<at::Layout> layout,
@@ -127,7 +127,7 @@ inline at::Tensor Full(at::IntArrayRef size, const at::Scalar& fill_value,
   return Upstream::full(size, fill_value, dtype, layout, device, pin_memory);
 }
 
-// PyTorch's asks the device for a kernel that fills a tensor.
+// PyTorch's function needs a kernel of the device that fills a tensor.
 inline at::Tensor KaiserWindow(int64_t window_length, bool periodic,
                                double beta, std::optional<at::ScalarType> dtype,
                                std::optional<at::Layout> layout,

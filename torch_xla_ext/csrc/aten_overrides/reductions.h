@@ -29,13 +29,13 @@ inline std::vector<int64_t> ListOf(const at::Tensor& self,
   return all;
 }
 
-// In the upstream kernels, no list means all.
+// In the upstream kernels, an absent list means all dimensions.
 inline at::OptionalIntArrayRef ListOf(const at::Tensor& self,
                                       at::OptionalIntArrayRef dim) {
   return dim.has_value() && MeansAll(self, *dim) ? std::nullopt : dim;
 }
 
-// `kUpstream` with the dimensions that PyTorch means. `Function` is its type.
+// `kUpstream`, of the type `Function`, with the dimensions that PyTorch means.
 template <typename Function, Function* kUpstream>
 struct OverAll;
 

@@ -65,7 +65,7 @@ inline void CheckScaledMm(const at::Tensor& self, const at::Tensor& mat2,
               bias.has_value() ? bias->sizes() : at::IntArrayRef());
 }
 
-// Upstream torch_xla has no kernel: it copied the operands to the CPU.
+// Upstream torch_xla has no kernel, and copies the operands to the CPU.
 inline at::Tensor ScaledMm(const at::Tensor& self, const at::Tensor& mat2,
                            const at::Tensor& scale_a, const at::Tensor& scale_b,
                            const std::optional<at::Tensor>& bias,
@@ -79,7 +79,7 @@ inline at::Tensor ScaledMm(const at::Tensor& self, const at::Tensor& mat2,
   }
   at::Tensor result = ProductOfFloat8(self, mat2);
   if (scale_a.numel() == 1 && scale_b.numel() == 1) {
-    // One factor, which XLA:GPU passes to cuBLASLt.
+    // A single factor, which XLA:GPU passes to cuBLASLt.
     result = at::mul(result, at::mul(AsScalar(scale_a), AsScalar(scale_b)));
   } else {
     result = at::mul(at::mul(result, scale_a), scale_b);

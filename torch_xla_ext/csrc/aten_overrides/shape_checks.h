@@ -1,5 +1,5 @@
-// The checks of shapes and dtypes that PyTorch makes of an in-place operator
-// before it is functionalized, such as that of `x.lerp_(gradient, 0.1)`.
+// Checks the shapes and dtypes of an in-place operator, such as
+// `x.lerp_(gradient, 0.1)`, as PyTorch does, before it is functionalized.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_SHAPE_CHECKS_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_SHAPE_CHECKS_H_
 
@@ -25,12 +25,12 @@ bool HasSymbolicSizes(const Other&) {
   return false;  // a number
 }
 
-// The kernel for meta tensors of `InPlace`, such as at::_ops::lerp__Scalar, of
-// which `Functional` is the operator that is not in place. `kCheck`: PyTorch's
-// function in C++. PyTorch registers functions in Python in place of these,
-// which take 50 to 650 microseconds; a step of Adam calls three for each
-// parameter. The ones in C++ cannot compare symbolic sizes: for these,
-// `Functional` infers the result.
+// The kernel for meta tensors of `InPlace`, such as at::_ops::lerp__Scalar,
+// whose functional form is `Functional`. `kCheck` is PyTorch's function in C++.
+// PyTorch registers Python functions instead, which take 50 to 650
+// microseconds; a step of Adam calls three for each parameter. The C++
+// functions cannot compare symbolic sizes; for these, `Functional` infers the
+// result.
 template <typename InPlace, typename Functional,
           typename InPlace::schema* kCheck,
           typename Schema = typename InPlace::schema>
@@ -64,7 +64,7 @@ struct ShapeCheck<InPlace, Functional, kCheck,
   }
 };
 
-// Random numbers in place. PyTorch's functions in Python refuse a generator.
+// In-place random numbers. PyTorch's Python functions refuse a generator.
 inline at::Tensor& CheckRandom(const char* name, at::Tensor& self,
                                bool is_right, const char* parameter,
                                const char* bounds, double value) {

@@ -1,6 +1,6 @@
-// The order of numbers. XLA's is a total one, of signs, too: -NaN, -inf, -0.0,
-// 0.0, inf, NaN; on x86, a computed NaN, such as 0.0 / 0.0, is -NaN. To PyTorch
-// each NaN is the largest number, and zeros are equal.
+// Sorts numbers in PyTorch's order, in which every NaN is the largest number,
+// and zeros are equal. XLA's order is total, including signs: -NaN, -inf, -0.0,
+// 0.0, inf, NaN; on x86, a computed NaN, such as 0.0 / 0.0, is -NaN.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_SORTING_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_SORTING_H_
 
@@ -19,8 +19,8 @@ inline at::Tensor WithPositiveNan(const at::Tensor& self) {
   return at::where(at::isnan(self), at::full({}, NAN, self.options()), self);
 }
 
-// These may return 0.0 or -0.0, which are equal. The sort itself is the
-// upstream kernel's, which XLA rewrites into faster calls.
+// Either 0.0 or -0.0 may be returned, because they are equal. The sort itself
+// is the upstream kernel's, which XLA rewrites into faster calls.
 inline std::tuple<at::Tensor, at::Tensor> Kthvalue(const at::Tensor& self,
                                                    int64_t k, int64_t dim,
                                                    bool keepdim) {

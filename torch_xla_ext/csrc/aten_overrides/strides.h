@@ -28,7 +28,7 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// A key of PyTorch's that only its own tests use.
+// A dispatch key that only PyTorch's own tests use.
 constexpr c10::DispatchKey kViewsInsteadOfCopies =
     c10::DispatchKey::TESTING_ONLY_GenericMode;
 
@@ -64,7 +64,7 @@ class StridesOfCopies {
     return *strides;
   }
 
-  // For as long as `copy`, or a view of it, lives.
+  // Sets the strides for as long as `copy`, or a view of it, lives.
   void Set(const at::Tensor& copy, std::vector<int64_t> strides) {
     const std::lock_guard lock(mutex_);
     entries_.erase(std::remove_if(entries_.begin(), entries_.end(),
@@ -79,7 +79,7 @@ class StridesOfCopies {
   std::optional<std::vector<int64_t>> Find(c10::StorageImpl* storage) {
     const std::lock_guard lock(mutex_);
     for (const Entry& entry : entries_) {
-      // An expired entry prevents that the address is reused.
+      // An expired entry keeps the address from being reused.
       if (entry.storage._unsafe_get_target() == storage) return entry.strides;
     }
     return std::nullopt;
@@ -146,12 +146,12 @@ inline at::Tensor Stft(const at::Tensor& self, int64_t n_fft,
                           return_complex, align_to_window);
 }
 
-// at::ravel asks PyTorch's method.
+// at::ravel relies on PyTorch's contiguous(), which does not know strides here.
 inline at::Tensor Ravel(const at::Tensor& self) {
   return Contiguous(self, at::MemoryFormat::Contiguous).view(-1);
 }
 
-// Whether PyTorch reshapes a copy.
+// Whether reshape() makes a copy in PyTorch.
 inline bool IsReshapedByCopy(const at::Tensor& self, at::IntArrayRef shape) {
   const std::optional<at::Tensor> strided = WithStrides(self);
   return strided && !strided->is_contiguous() &&

@@ -1,4 +1,4 @@
-// Building blocks of the operators here: the upstream kernels, and functions
+// Building blocks of this folder's operators: upstream's kernels, and functions
 // that call them.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_UPSTREAM_KERNELS_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_UPSTREAM_KERNELS_H_
@@ -25,8 +25,8 @@ namespace torch_xla_ext::aten_overrides {
 // The kernels of torch_xla, by the names of their operators.
 using Upstream = torch_xla::XLANativeFunctions;
 
-// Whether Python code, a dispatch mode or a subclass, has to see each operator.
-// Upstream's kernels that come before autograd would hide them.
+// Whether Python code (a dispatch mode or a subclass) must see each operator.
+// Those of upstream's kernels that run before autograd would hide operators.
 inline bool IsSeenByPython(const at::Tensor& tensor) {
   return c10::impl::dispatch_mode_enabled() ||
          tensor.key_set().has(c10::DispatchKey::Python);
@@ -89,8 +89,8 @@ bool IsComplex(const Other&) {
   return false;
 }
 
-// A kernel that computes wrong numbers for complex operands: with these, the
-// operator `Operator` runs on the CPU. `Function` is the kernel's type.
+// `kKernel`, of the type `Function`, which computes wrong numbers for complex
+// operands: for these, `Operator` runs on the CPU.
 template <typename Operator, typename Function, Function* kKernel>
 struct ComplexOnCpu;
 
@@ -108,7 +108,7 @@ inline at::Tensor AsScalar(const at::Tensor& tensor) {
 }
 
 // `kKernel` for a tensor without dimensions, which its operator may treat as
-// one of one dimension. The upstream kernels refuse it.
+// 1-dimensional. The upstream kernels refuse such a tensor.
 template <typename Function, Function* kKernel>
 struct OfScalarToo;
 
@@ -214,8 +214,8 @@ struct Matched<at::Tensor(const at::Tensor&, const at::Tensor&, Others...),
   }
 
  private:
-  // A whole number beside floats is a float, not an int64 that the program
-  // converts.
+  // An integer next to a float tensor is passed as a float, not as an int64
+  // that the program would convert.
   static at::Scalar NumberFor(const at::Tensor& self, const at::Scalar& other) {
     constexpr int64_t kExact = int64_t{1} << 53;
     if (!self.is_floating_point() || !other.isIntegral(false)) return other;

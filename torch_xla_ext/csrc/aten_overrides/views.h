@@ -1,5 +1,5 @@
-// Views, as functionalization sees them: XLA tensors have none, so that a write
-// to a view becomes a new value of the tensor that it is a view of.
+// Views for functionalization: XLA tensors have no views, so a write to a view
+// becomes a new value of the viewed tensor.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_VIEWS_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_VIEWS_H_
 
@@ -38,8 +38,9 @@ inline at::Tensor WithWindows(const at::Tensor& base, const at::Tensor& windows,
                         at::reshape(at::movedim(windows, -1, dim + 1), shape));
 }
 
-// The view `forward(self)`, whose source is `reverse(base, view)` after a write
-// to the view. Both get whether views are to be views, or copies of them.
+// The view `forward(self)`; after a write to it, the viewed tensor is
+// `reverse(base, view)`. Both functions also receive whether to make views or
+// copies of them.
 template <typename Forward, typename Reverse>
 at::Tensor AsView(const at::Tensor& self, bool has_symbolic_inputs,
                   const Forward& forward, const Reverse& reverse) {
@@ -88,8 +89,8 @@ inline at::Tensor UnfoldAsView(const at::Tensor& self, int64_t dimension,
       });
 }
 
-// `base` after a write to a view that expands it. PyTorch writes all copies of
-// an element to the same memory; here a changed copy is taken.
+// `base` after a write to a view that expands it. In PyTorch, all copies of an
+// element share memory; here a changed copy becomes the element's value.
 inline at::Tensor OfExpanded(const at::Tensor& base, const at::Tensor& view) {
   const int64_t num_new = view.dim() - base.dim();
   std::vector<int64_t> expanded, kept, shape = {-1};
@@ -161,7 +162,7 @@ inline bool IsWithin(int64_t numel, at::IntArrayRef size,
   return offset >= 0 && last < numel;
 }
 
-// The tensor that `self` is a view of. It shares its storage: a write to a view
+// The tensor that `self` is a view of. Both share a storage: a write to a view
 // of one is a write to the other.
 inline at::Tensor BaseOf(const at::Tensor& self) {
   namespace functionalization = at::functionalization;
@@ -202,11 +203,11 @@ struct Steps {
   std::optional<int64_t> offset;
 };
 
-// In PyTorch, through the elements of the tensor that it is a view of. XLA
-// tensors say of themselves that they are row-major and begin at 0, so that
-// what a program computes from that are steps through the view itself; these
-// are the same if it has consecutive elements. The base's are taken where the
-// program gives an offset, or steps that do not stay inside the view.
+// PyTorch steps through the elements of the viewed tensor. XLA tensors report
+// that they are row-major and begin at 0, so a program that computes steps from
+// this means steps through the view itself; both are the same if the view has
+// consecutive elements. The base's elements are used if the program gives an
+// offset, or steps that leave the view.
 inline Steps StepsOf(const at::Tensor& self, const at::Tensor& strided,
                      at::IntArrayRef size, at::IntArrayRef stride,
                      std::optional<int64_t> offset) {
@@ -312,9 +313,9 @@ inline at::Tensor& FillDiagonal_(at::Tensor& self, const at::Scalar& value,
   return self;
 }
 
-// Packs on the device. The counts of steps are a tensor of the CPU, as the
-// lengths are: PyTorch's own registration makes a functional tensor of it,
-// whose data the recurrent layers cannot read.
+// Packs on the device. The step counts are a CPU tensor, as the lengths are:
+// PyTorch's own registration makes a functional tensor from it, whose data the
+// recurrent layers cannot read.
 inline std::tuple<at::Tensor, at::Tensor> PackPaddedSequence(
     const at::Tensor& input, const at::Tensor& lengths, bool batch_first) {
   namespace functionalization = at::functionalization::impl;
@@ -334,8 +335,8 @@ inline std::tuple<at::Tensor, at::Tensor> PackPaddedSequence(
                          : functionalization::to_functional_tensor(counts)};
 }
 
-// In a mode of Python, returns the tensor that the mode returned and
-// recognizes. PyTorch makes another one, and informs the mode, but not for
+// In a Python dispatch mode, returns the tensor that the mode returned and so
+// recognizes. PyTorch makes a new tensor and informs the mode, but not for
 // functionalized tensors.
 inline at::Tensor Detach(c10::DispatchKeySet keys, const at::Tensor& self) {
   if (c10::impl::TorchDispatchModeTLS::stack_len() > 0 &&

@@ -1,4 +1,4 @@
-// Checks the Python arguments of a custom call and converts them to C++.
+// Checks a custom call's Python arguments and converts them to C++.
 #ifndef TORCH_XLA_EXT_CSRC_CUSTOM_CALL_ARGUMENTS_H_
 #define TORCH_XLA_EXT_CSRC_CUSTOM_CALL_ARGUMENTS_H_
 
@@ -17,40 +17,39 @@ namespace torch_xla_ext {
 // Every function here throws pybind11::type_error or pybind11::value_error. The
 // text names the target, the argument, what was expected and what was passed.
 
-// A non-empty str.
+// Parses a non-empty str.
 std::string ParseTarget(const pybind11::handle& target);
 
-// `value`, bytes or str (as UTF-8), of the argument `name`.
+// Returns `value`, which is bytes or a str (as UTF-8), of the argument `name`.
 std::string ParseBytes(const std::string& target, const char* name,
                        const pybind11::handle& value);
 
-// A non-empty sequence of XLA tensors on one device.
+// Parses a non-empty sequence of XLA tensors on one device.
 std::vector<torch_xla::XLATensorPtr> ParseInputs(
     const std::string& target, const pybind11::handle& inputs);
 
-// As many shapes as dtypes, and at least one; non-negative dimensions, with a
-// size in bytes that fits into 63 bits; dtypes that XLA has.
+// Parses equally many shapes and dtypes, at least one: dimensions must not be
+// negative, sizes in bytes must fit into 63 bits, and XLA must have the dtypes.
 OutputTypes ParseOutputTypes(const std::string& target,
                              const pybind11::handle& shapes,
                              const pybind11::handle& dtypes);
 
-// A dict {output: input}, or None. An output and the input that it is written
-// into have the same shape and dtype, and each is in one pair only. `inputs`
-// must have been checked.
+// Parses a dict {output: input}, or None. An output and its input must have the
+// same shape and dtype, and each may be in one pair only. `inputs` must have
+// been checked.
 std::map<int64_t, int64_t> ParseAliases(const std::string& target,
                                         const pybind11::handle& aliases,
                                         const pybind11::handle& inputs,
                                         const OutputTypes& outputs);
 
-// The argument `argument`, a dict {output: layout} or {input: layout} of arrays
-// that have these ranks, or None. A layout has each of an array's dimensions
-// once: their order in memory, the one that changes slowest first. `what` is
-// "output" or "input".
+// Parses the argument `argument`, a dict {output: layout} or {input: layout}
+// for arrays with these ranks, or None. A layout lists an array's dimensions in
+// memory order, the slowest-changing first. `what` is "output" or "input".
 std::map<int64_t, std::vector<int64_t>> ParseLayouts(
     const std::string& target, const char* argument, const char* what,
     const pybind11::handle& layouts, const std::vector<size_t>& ranks);
 
-// At least 0, and fewer than there are outputs.
+// Checks that `num_hidden` is at least 0, and less than the number of outputs.
 void CheckNumHiddenResults(const std::string& target, int64_t num_hidden,
                            const OutputTypes& outputs);
 

@@ -20,13 +20,13 @@ void AppendBytes(const T& value, std::string* key) {
 
 void AppendText(std::string_view text, std::string* key);
 
-// Appends a tensor's dtype, shape and device. Returns false for tensors that
-// are not cached: with symbolic sizes, and subclasses of Tensor.
+// Appends a tensor's dtype, shape and device. Returns false for tensors whose
+// calls are not cached: those with symbolic sizes, and subclasses of Tensor.
 bool AppendTensor(const at::Tensor& tensor, std::string* key);
 
-// The key of Python values; None if the call is not cached: if a value cannot
-// be, or if an operand requires a gradient.
-// python/custom_call.cc documents the arguments.
+// The key of Python values; None if the call is not cached, because a value has
+// no key or an operand requires a gradient. python/custom_call.cc documents the
+// arguments.
 pybind11::object CallKey(const pybind11::tuple& values,
                          const pybind11::object& operands,
                          const pybind11::object& other);

@@ -24,17 +24,17 @@ struct CustomCallConfig {
   std::string payload;
   int api_version = 0;
   bool has_side_effect = false;
-  // Forces layouts of operands and results, row-major ones unless the members
-  // below say otherwise, instead of whatever the producer and the compiler
-  // choose. An untyped kernel sees only pointers, so
-  // it has to know the layout.
+  // Forces the layouts of operands and results (row-major unless the members
+  // below say otherwise), instead of letting the producer and the compiler
+  // choose. An untyped kernel receives only pointers, so it must know the
+  // layouts.
   bool row_major = false;
-  // For calls with `row_major`, layouts of operands that are not row-major: the
-  // dimensions by the operand's index, the one that changes slowest first.
+  // For calls with `row_major`, the layouts of operands that are not row-major,
+  // by the operand's index: the dimensions, the slowest-changing first.
   std::map<int64_t, std::vector<int64_t>> operand_layouts;
-  // Likewise for results, which are then a tuple.
+  // The same for results, which must be a tuple.
   std::map<int64_t, std::vector<int64_t>> result_layouts;
-  // The number of last results without tensors, such as workspaces: XLA may
+  // How many of the last results have no tensors, such as workspaces: XLA may
   // change their shapes when it compiles the program, so nothing may read them.
   int64_t num_hidden_results = 0;
   // A single result is a tuple with one element, just as several results are a
@@ -49,8 +49,7 @@ struct CustomCallConfig {
   // For a call that XLA divides among devices, its key in
   // torch_xla_ext.sharding. Empty for a call that each device runs as a whole.
   std::string partition;
-  // Results that are written in place into an operand's buffer: result to
-  // operand.
+  // Maps results that are written into an operand's buffer to the operand.
   std::map<int64_t, int64_t> aliases;
 
   torch::lazy::hash_t Hash() const;
@@ -90,10 +89,10 @@ std::vector<xla::XlaOp> BuildCustomCall(std::vector<xla::XlaOp> inputs,
 // which name it in metrics and IR dumps.
 class CustomCallNode : public torch_xla::XlaNode {
  public:
-  // `inputs` are those of the call, followed by those that results alias,
-  // repeated (see MakeCustomCallNode). `hash_seed` covers `output_shape` and
-  // `config`. XlaNode's hash consists of the seed, the kind and the operands;
-  // it does not include the shape.
+  // `inputs` are the call's inputs, followed by a second copy of those that
+  // results alias (see MakeCustomCallNode). `hash_seed` covers `output_shape`
+  // and `config`. XlaNode's hash consists of the seed, the kind and the
+  // operands; it does not include the shape.
   CustomCallNode(torch::lazy::OpKind kind, torch::lazy::OpList inputs,
                  const xla::Shape& output_shape, CustomCallConfig config,
                  torch::lazy::hash_t hash_seed);

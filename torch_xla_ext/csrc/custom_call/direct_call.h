@@ -11,9 +11,9 @@
 namespace torch_xla_ext {
 
 // Calls the untyped target `target` of `platform` as XLA does with API version
-// 3 and a tuple result. A "Host" target gets CPU tensors and has run when this
-// returns. A "CUDA" target gets CUDA tensors of one device, which must be the
-// current one, and `stream`, on which it has launched its work when this
+// 3 and a tuple result. A "Host" target receives CPU tensors and has run when
+// this returns. A "CUDA" target receives CUDA tensors of one device, which must
+// be the current one, and `stream`, on which it has launched its work when this
 // returns.
 //
 // Throws std::invalid_argument if there is no such target, or a tensor is on

@@ -1,5 +1,6 @@
-// Dispatcher kernels, without Python, of operators that are one custom call
-// each: the checked and encoded call is cached for arguments of the same kind.
+// Dispatcher kernels of operators that are one custom call each. They run
+// without Python: the checked and encoded call is cached for arguments of the
+// same kind.
 #ifndef TORCH_XLA_EXT_CSRC_CUSTOM_CALL_DISPATCHER_KERNELS_H_
 #define TORCH_XLA_EXT_CSRC_CUSTOM_CALL_DISPATCHER_KERNELS_H_
 
@@ -42,9 +43,9 @@ DispatcherKernel RegisterAutogradKernel(const std::string& name,
                                         std::vector<size_t> written);
 
 // The kernel for Functionalize of an operator that writes to its arguments
-// `written`: they get the results of `functional`, a kernel for XLA tensors.
-// `run` handles calls whose arguments are not plain XLA tensors. Throws
-// c10::ValueError if `functional` is another kind of kernel.
+// `written`, which receive the results of `functional`, a kernel for XLA
+// tensors. `run` handles calls whose arguments are not plain XLA tensors.
+// Throws c10::ValueError if `functional` is another kind of kernel.
 DispatcherKernel RegisterInPlaceKernel(const std::string& name,
                                        const std::string& overload,
                                        const DispatcherKernel& functional,

@@ -14,9 +14,9 @@ namespace {
                                        std::string_view text) {
   throw std::invalid_argument(
       "custom call " + Quoted(target) + ": " + what + Quoted(text) +
-      ": XLA:GPU would parse it as its own JSON configuration, and the "
-      "kernel would get an empty payload; put a byte with which no JSON begins "
-      "in front of it, for example b\"\\x01\"");
+      ": XLA:GPU would parse it as its own JSON configuration, and the kernel "
+      "would receive an empty payload; prepend a byte that begins no JSON, for "
+      "example b\"\\x01\"");
 }
 
 // The white space of JSON.

@@ -1,4 +1,4 @@
-// GPU custom calls of a target by its name, for _xla_gpu_custom_call and
+// Makes GPU custom calls of any target, for _xla_gpu_custom_call and
 // BuildGpuCustomCall.
 #ifndef TORCH_XLA_EXT_CSRC_CUSTOM_CALL_GPU_CUSTOM_CALL_H_
 #define TORCH_XLA_EXT_CSRC_CUSTOM_CALL_GPU_CUSTOM_CALL_H_
@@ -32,8 +32,8 @@ std::vector<xla::XlaOp> BuildGpuCustomCall(std::vector<xla::XlaOp> inputs,
 void CheckGpuPayload(const std::string& target, const std::string& payload);
 
 // The same for an untyped call of upstream's _xla_custom_call, whose callers
-// may address XLA itself: throws for an empty JSON object only. In any other
-// object that XLA parses, the caller has named a field of that message.
+// may mean to configure XLA: throws only for an empty JSON object. In any other
+// object that XLA parses, the caller has named a field of GpuBackendConfig.
 void CheckBackendConfig(const std::string& target,
                         const std::string& backend_config);
 

@@ -1,4 +1,4 @@
-// Calls in a program for several devices.
+// Custom calls in programs for several devices.
 //
 // XLA decides how such a program is divided among the devices when it compiles
 // the program. Until then a call is a custom call of kPartitionedTarget, whose
@@ -28,7 +28,7 @@ std::string KeepPartitionedCall(const CustomCallConfig& config);
 void SetLowersWholeCalls(bool lowers);
 bool LowersWholeCalls();
 
-// The call of a key. Throws std::invalid_argument for an unknown one.
+// The call with this key. Throws std::invalid_argument for an unknown key.
 const CustomCallConfig& PartitionedCall(const std::string& key);
 
 }  // namespace torch_xla_ext

@@ -1,5 +1,5 @@
-// Orders work on a CUDA stream of PyTorch's and XLA's work on the same GPU, by
-// events: neither side's host waits.
+// Orders work on one of PyTorch's CUDA streams and XLA's work on the same GPU
+// by events, so that the host waits for neither.
 #ifndef TORCH_XLA_EXT_CSRC_GRAPH_CUDA_STREAMS_H_
 #define TORCH_XLA_EXT_CSRC_GRAPH_CUDA_STREAMS_H_
 
@@ -11,18 +11,15 @@ namespace torch_xla_ext::graph {
 // XLA has one such stream for a device, for its lifetime.
 inline constexpr char kComputeStreamTarget[] = "XlaGpuComputeStream";
 
-// Whether a call of that target has run. There has to be one before the
-// functions below are called.
+// Whether a call of that target has run, as the functions below require.
 bool IsComputeStreamKnown();
 
-// Makes XLA's future work start after the work that `stream`, a CUstream of
-// PyTorch's, has been given so far. Throws std::runtime_error if a CUDA graph
-// is being captured from the stream, or with the CUDA driver's name of an
-// error.
+// Makes XLA's future work start after the work that is already in `stream`, one
+// of PyTorch's CUstreams. Throws std::runtime_error if a CUDA graph is being
+// captured from the stream, or with the name of an error of the CUDA driver.
 void XlaWaitsFor(uintptr_t stream);
 
-// The reverse: makes future work of `stream` start after the work that XLA has
-// been given so far.
+// The reverse: makes future work in `stream` start after XLA's work so far.
 void WaitsForXla(uintptr_t stream);
 
 }  // namespace torch_xla_ext::graph

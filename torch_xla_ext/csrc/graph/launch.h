@@ -28,37 +28,37 @@ DeviceLock LockDevice(const torch::lazy::BackendDevice& device);
 
 struct Launch;
 
-// The right to start the next program of a device: its lock, or a place in the
-// queue of the thread that has it. That thread waits for the program while a
-// place exists, so its owner must not wait for the lock.
+// The right to start the next program of a device: the device's lock, or a
+// place in the queue of the thread that holds the lock. That thread waits for
+// the program of each place, so a place's owner must not wait for the lock.
 class LaunchTicket {
  public:
   // Like LockDevice.
   explicit LaunchTicket(const torch::lazy::BackendDevice& device);
   // A place behind programs that have not been started yet. Returns nothing if
-  // there are none, one has failed, or others should have the lock. Waits while
-  // there are many.
+  // there are no such programs, one has failed, or another thread should have
+  // the lock. Waits while many are queued.
   static std::optional<LaunchTicket> Behind(
       const torch::lazy::BackendDevice& device);
   LaunchTicket(LaunchTicket&& other) noexcept;
   LaunchTicket& operator=(LaunchTicket&&) = delete;
   ~LaunchTicket();
 
-  // Waits until no program that is being started computes this data. Returns
-  // whether it may be read without the device's lock then: others are being
-  // started, none of them donates it, and it has a value. If none are, nobody
-  // waits for the lock for long.
+  // Waits until no program that is being started computes this data. Then
+  // returns whether the data may be read without the device's lock: other
+  // programs are being started, none of them donates the data, and it has a
+  // value. If no programs are being started, the lock is soon free.
   static bool WaitUntilReadable(const torch::lazy::BackendDevice& device,
                                 const torch::lazy::BackendDataPtr& data);
 
   // Whether programs of the device are queued or being started.
   static bool IsBusy(const torch::lazy::BackendDevice& device);
 
-  // Whether all of this data has values, or will have them when the programs
-  // before have been started.
+  // Whether all of this data has values, or will have them when the earlier
+  // programs have been started.
   bool WillHaveValues(std::vector<torch::lazy::BackendDataPtr> data) const;
-  // Whether only they refer to this data, as their arguments, besides these
-  // pointers.
+  // Whether only the earlier programs refer to this data, as arguments, apart
+  // from these pointers.
   bool HasAllOthers(
       const std::vector<const torch::lazy::BackendDataPtr*>& data) const;
 
@@ -84,8 +84,9 @@ class LazyStep {
   ~LazyStep();
   LazyStep(const LazyStep&) = delete;
   LazyStep& operator=(const LazyStep&) = delete;
-  // Whether this thread is in one that does not wait, and programs of the
-  // device are being started. If no tensor is pending it may return then.
+  // Whether this thread is in a torch_xla.sync() that need not wait, and
+  // programs of the device are being started. If no tensor is pending, it may
+  // return then.
   static bool NeedNotWait(const torch::lazy::BackendDevice& device);
 };
 
@@ -101,27 +102,27 @@ struct Launch {
   torch::lazy::BackendDevice device;
   torch::lazy::ComputationPtr computation;
   bool is_sharded = false;
-  // All have values when the earlier programs have been started.
+  // All of these have values when the earlier programs have been started.
   std::vector<std::shared_ptr<Data>> arguments;
-  // The arguments of which the first results are the new values.
+  // The arguments whose new values are the first results.
   std::vector<size_t> written;
-  // They get their values when the program has been started. Until then, only
+  // The results have values when the program has been started. Until then, only
   // the holder of the device's lock may access them.
   std::vector<std::weak_ptr<torch::lazy::BackendData>> results;
-  // They lose their values when the program has been started or has failed.
-  // Null if there are none.
+  // Data that loses its value when the program has been started or has failed.
+  // Null if there is none.
   std::shared_ptr<const std::vector<Donated>> unused;
   torch::lazy::BackendDataPtr no_value;
 };
 
-// Returns at once. If the program fails, the next LockDevice throws its error,
-// and the results stay without values. Programs behind it are not started: what
-// they would have written keeps its values, and other results have none.
+// Starts the program and returns at once. If the program fails, the next
+// LockDevice throws its error, and the results stay without values. Programs
+// behind it are not started: tensors that they would have written keep their
+// values, and their other results have none.
 void Start(LaunchTicket ticket, std::shared_ptr<Launch> launch);
 
-// Returns when the program has been started, in this thread, and throws its
-// error, also one that the device has not been given the program for. `ticket`
-// has the device's lock.
+// Starts the program in this thread, and throws its error, also if the device
+// has not received the program. `ticket` must have the device's lock.
 void StartHere(LaunchTicket ticket, std::shared_ptr<Launch> launch);
 
 }  // namespace torch_xla_ext::graph

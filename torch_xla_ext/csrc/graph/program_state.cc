@@ -1,5 +1,5 @@
-// The tensors of a program's state: whether they are as they were when it was
-// made, and what a run needs of them.
+// Checks that the tensors of a program's state are as they were when the
+// program was made, and gathers the inputs of a run from them.
 #include <ATen/ATen.h>
 
 #include <algorithm>

@@ -1,9 +1,9 @@
 // Checks in C++ whether Python objects are unchanged, by the rules of
 // torch_xla_ext/python/torch_xla_ext/graph/guards.py.
 //
-// That module describes the state as nested tuples; this class compares them,
-// in some ten nanoseconds each. If it finds a difference, the Python module
-// decides, and names it.
+// guards.py describes the state as nested tuples; this class compares each
+// value in some ten nanoseconds. If it finds a difference, guards.py decides,
+// and names the value.
 #ifndef TORCH_XLA_EXT_CSRC_GRAPH_PYTHON_GUARD_H_
 #define TORCH_XLA_EXT_CSRC_GRAPH_PYTHON_GUARD_H_
 

@@ -1,4 +1,4 @@
-// The data of a step's tensors before it was traced.
+// Saves the data that a step's tensors have before the step is traced.
 #ifndef TORCH_XLA_EXT_CSRC_GRAPH_SAVED_STATE_H_
 #define TORCH_XLA_EXT_CSRC_GRAPH_SAVED_STATE_H_
 
@@ -19,20 +19,20 @@ class SavedState {
  public:
   SavedState();
 
-  // Adds the storage of a tensor that is older than this object. Returns
-  // whether the storage was new.
+  // Adds the storage of a tensor that is older than this object. Returns false
+  // if the storage was already added.
   bool Add(const at::Tensor& tensor);
 
-  // Adds several, and computes the pending ones together.
+  // Adds several storages, and computes the pending ones together.
   void AddAll(const std::vector<at::Tensor>& tensors);
 
-  // The address of the data that the storage of `tensor` had, or 0.
+  // The address of the saved data of the tensor's storage, or 0.
   uintptr_t DataAddress(const at::Tensor& tensor) const;
 
-  // Whether the storage of `tensor` has been written to.
+  // Whether the tensor's storage has been written to since.
   bool IsWritten(const at::Tensor& tensor) const;
 
-  // A new tensor with the data that the storage of `tensor` had.
+  // A new tensor with the saved data of the tensor's storage.
   at::Tensor Before(const at::Tensor& tensor) const;
 
   // Restores the data of all storages.

@@ -144,8 +144,8 @@ void CheckDevice(c10::Device device) {
   const std::string name = XlaNameOf(device), current = CurrentXlaName();
   if (name == current) return;
   throw std::invalid_argument(
-      "a compiled function got a tensor on " + device.str() + ", which is " +
-      name + ", but torch_xla's current device is " + current +
+      "a compiled function received a tensor on " + device.str() +
+      ", which is " + name + ", but torch_xla's current device is " + current +
       ": move the tensors to the GPU of torch_xla.device()");
 }
 

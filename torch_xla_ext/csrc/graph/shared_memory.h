@@ -19,8 +19,9 @@ namespace torch_xla_ext::graph {
 // first one of "CPU". Not if programs are sharded.
 bool SharesMemory(c10::Device device);
 
-// An XLA tensor over the memory of each tensor, which it does not own. Each has
-// to be on torch_xla's current device, and as IsRowMajor wants it.
+// Returns, for each tensor, an XLA tensor on its memory, which the XLA tensor
+// does not own. The tensors must be on torch_xla's current device and
+// IsRowMajor.
 std::vector<at::Tensor> ViewsOf(const std::vector<at::Tensor>& tensors);
 
 // Whether XLA can use the tensor's memory directly: row-major, without gaps,
@@ -34,16 +35,17 @@ class ProgramOnSharedMemory {
   // if a result has another type or shape in XLA than in PyTorch.
   ProgramOnSharedMemory(std::shared_ptr<Program> program, c10::Device device);
 
-  // The arguments that are on another device or not IsRowMajor, and those that
-  // overlap with one that the program writes to.
+  // The arguments that are on another device, are not IsRowMajor, or overlap
+  // with an argument that the program writes to.
   std::vector<size_t> ArgumentsToCopy(
       const std::vector<at::Tensor>& arguments) const;
 
-  // Runs the program after what `stream`, PyTorch's current CUDA stream, has
-  // been given so far; the stream then waits for it, and the host for neither.
-  // On the CPU, returns when the program has run. Writes the new values of
-  // arguments into their memory, and returns tensors over the memory of the
-  // results. Throws std::runtime_error if the program fails before it starts.
+  // Runs the program after the work that is already in `stream`, PyTorch's
+  // current CUDA stream; later work in the stream runs after the program, and
+  // the host does not wait. On the CPU, returns when the program has run.
+  // Writes the new values of arguments into their memory, and returns tensors
+  // over the memory of the results. Throws std::runtime_error if the program
+  // fails before it starts.
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& arguments,
                               uintptr_t stream);
 

@@ -20,13 +20,13 @@ namespace torch_xla_ext::graph {
 
 using Storage = at::functionalization::FunctionalStorageImpl;
 
-// Whether it is an XLA tensor under functionalization. All XLA tensors are,
-// unless XLA_DISABLE_FUNCTIONALIZATION is set.
+// Whether `tensor` is an XLA tensor under functionalization, as all XLA tensors
+// are unless XLA_DISABLE_FUNCTIONALIZATION is set.
 bool IsFunctionalXlaTensor(const at::Tensor& tensor);
 
 // The storage of such a tensor.
 Storage* StorageOf(const at::Tensor& tensor);
-// The same, for a tensor that is certainly one.
+// The same, without a check that `tensor` is such a tensor.
 inline Storage* UncheckedStorageOf(const at::Tensor& tensor) {
   return static_cast<Storage*>(
       tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
@@ -37,9 +37,8 @@ bool HasSeveralTensors(Storage* storage);
 // The XLA tensor with the values of a storage, after every pending update.
 torch_xla::XLATensorPtr BaseOf(Storage* storage);
 
-// Whether the tensor is a part of its storage's base, or a rearrangement of it.
-// A parameter, say, is a view of the tensor that it was made from, but has all
-// its values.
+// Whether the tensor selects or rearranges elements of its storage's base. A
+// parameter, for example, is a view, but has all values of the base in order.
 bool HasOwnValues(const at::Tensor& tensor);
 
 // The device data of a tensor; null if it is still to be computed or
@@ -57,8 +56,8 @@ void UpdateViews(Storage* storage);
 void SetData(Storage* storage, const torch_xla::XLATensorPtr& base,
              torch::lazy::BackendDataPtr data);
 
-// Transfers the values that a tensor has on the host only, to all devices;
-// returns false if there are none, or if they are sharded.
+// Transfers values that are only on the host to all devices; returns false if
+// there are none, or if they are sharded.
 bool Transfer(const torch_xla::XLATensorPtr& tensor);
 
 // Computes or transfers the missing data of these tensors, and of no others.

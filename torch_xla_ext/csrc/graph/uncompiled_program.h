@@ -1,4 +1,4 @@
-// A program that has been traced and lowered, to be compiled by another thread.
+// A program that is traced and lowered, and that another thread compiles.
 #ifndef TORCH_XLA_EXT_CSRC_GRAPH_UNCOMPILED_PROGRAM_H_
 #define TORCH_XLA_EXT_CSRC_GRAPH_UNCOMPILED_PROGRAM_H_
 

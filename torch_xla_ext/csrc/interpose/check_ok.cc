@@ -3,7 +3,7 @@
 // XLA_CHECK_OK(status) is tsl's TF_CHECK_OK: when `status` is an error it calls
 // tsl::TfCheckOpHelperOutOfLine for the text, logs it and aborts. An error that
 // a running kernel reports reaches such a check in
-// PjRtComputationClient::TransferFromDevice, and would end the process.
+// PjRtComputationClient::TransferFromDevice, and would abort the process.
 //
 // The upstream binary calls that function through its PLT, and this library
 // comes before it in symbol lookup, so the calls arrive here. There are 341

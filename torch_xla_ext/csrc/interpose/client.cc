@@ -1,7 +1,7 @@
 // Interposes on GetComputationClient and GetComputationClientIfInitialized: a
-// new client gets the "CUDA" targets, autograd threads for its devices, and the
-// seed that torch.manual_seed set before. If a client cannot be made, the
-// process stays usable (runtime_fixes/failures.h).
+// new client receives the "CUDA" targets, autograd threads for its devices, and
+// the seed that torch.manual_seed has set before. If a client cannot be
+// created, the process stays usable (runtime_fixes/failures.h).
 //
 // This works because the upstream binary calls both functions through its PLT,
 // even from the file that defines them. The upstream functions are called from

@@ -1,6 +1,6 @@
 // Interposes on XLATensor::GetXlaData, which returns a tensor's data to a
-// reader: not the data that a clone shares with its source
-// (runtime_fixes/pending_values.h), and not before it has a value
+// reader. Here it does not return data that a clone shares with its source
+// (runtime_fixes/pending_values.h), and waits until the data has a value
 // (runtime_fixes/tensor_lock.h).
 //
 // This works because the upstream binary calls it through its PLT.

@@ -1,7 +1,7 @@
-// Interposes on ThreadPool::ParallelFor, by which ExecuteReplicated prepares
-// the arguments of a program for several devices, and its results: one thread
-// does it. A buffer takes some 20 ns, for which upstream's estimate is 10 us;
-// waking a thread takes 5 to 50 us.
+// Interposes on ThreadPool::ParallelFor, with which ExecuteReplicated prepares
+// the arguments and results of a program for several devices: here one thread
+// does so. A buffer takes some 20 ns, not 10 us as upstream estimates; waking a
+// thread takes 5 to 50 us.
 //
 // This works because the upstream binary calls the function through its PLT.
 // The upstream function is called from here.

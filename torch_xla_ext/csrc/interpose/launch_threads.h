@@ -1,4 +1,4 @@
-// The thread that prepares a program for several devices.
+// Speeds up the thread that prepares a program for several devices.
 #ifndef TORCH_XLA_EXT_CSRC_INTERPOSE_LAUNCH_THREADS_H_
 #define TORCH_XLA_EXT_CSRC_INTERPOSE_LAUNCH_THREADS_H_
 
@@ -6,9 +6,9 @@
 
 namespace torch_xla_ext {
 
-// Fetches the fields of the arguments' shards that ExecuteReplicated reads into
-// the processor's caches. From each argument it follows three pointers to a
-// buffer, and waits for the memory at each, since the last program has
+// Prefetches into the processor's caches the fields of the arguments' shards
+// that ExecuteReplicated reads. It follows three pointers from each argument to
+// a buffer, and would wait for memory at each, because the last program has
 // displaced them from the caches.
 void FetchShards(
     absl::Span<const torch_xla::runtime::ComputationClient::DataPtr> arguments);

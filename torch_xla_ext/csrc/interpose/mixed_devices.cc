@@ -1,5 +1,5 @@
-// Interposes on bridge::GetXlaTensor: an operator's tensor of another device is
-// an error of one sentence.
+// Interposes on bridge::GetXlaTensor: a tensor of another device raises an
+// error of one sentence, without a C++ stack.
 //
 // This works because the upstream binary calls it through its PLT.
 #include "torch_xla_ext/csrc/runtime_fixes/mixed_devices.h"

@@ -1,7 +1,7 @@
-// Completes the hashes of nodes whose hash leaves out part of what they
-// compute.
+// Completes the hashes of nodes whose upstream hash omits some of their
+// attributes.
 //
-// A node's hash seed has to cover everything besides the operands that its
+// A node's hash seed must cover everything, besides the operands, that its
 // lowering depends on. For the nodes below, upstream's seed is incomplete:
 // pixel_shuffle by 4 had the hash of pixel_shuffle by 2, ran that program, and
 // its results had that program's shape, because torch_xla also caches shapes by

@@ -1,5 +1,5 @@
-// Interposes on torch::lazy::GetPythonFrames: the upstream binary reads the
-// stack of Python without this project's frames.
+// Interposes on torch::lazy::GetPythonFrames: hides this project's frames when
+// the upstream binary reads Python's stack.
 //
 // This works because the upstream binary calls it through its PLT.
 #include "torch_xla_ext/csrc/runtime_fixes/python_frames.h"

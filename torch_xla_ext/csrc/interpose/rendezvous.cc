@@ -1,6 +1,6 @@
 // Interposes on the function in which a CPU device waits for the others in a
-// collective. XLA ends the process if one of them arrives 10 seconds after the
-// first, as on a busy machine, or while one thread saves a checkpoint.
+// collective. XLA aborts the process if one of them arrives 10 seconds after
+// the first, as on a busy machine, or while one thread saves a checkpoint.
 //
 // This works because the upstream binary calls it through its PLT.
 #include <dlfcn.h>

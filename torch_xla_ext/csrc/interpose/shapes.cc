@@ -1,5 +1,6 @@
 // Interposes on two functions that crash the process: one looks at the wrong
 // shape, the other divides by a size of 0.
+//
 // This works because the upstream binary calls both through its PLT.
 #include <algorithm>
 #include <cstdint>

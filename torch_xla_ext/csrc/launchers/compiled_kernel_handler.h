@@ -2,7 +2,7 @@
 // handler of XLA's FFI. Its attributes, which xla_kernels/launch.py writes, are
 // the members of CompiledKernelLaunch.
 //
-// It needs only XLA's FFI, because other front ends than torch_xla use it, too
+// It needs only XLA's FFI, because front ends other than torch_xla use it, too
 // (//integrations/torch_tpu).
 #ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_COMPILED_KERNEL_HANDLER_H_
 #define TORCH_XLA_EXT_CSRC_LAUNCHERS_COMPILED_KERNEL_HANDLER_H_
@@ -16,10 +16,10 @@ namespace torch_xla_ext {
 
 inline constexpr char kCompiledKernelTarget[] = "XlaGpuCompiledKernel";
 
-// For the platform CUDA.
+// The handler for the platform CUDA.
 XLA_FFI_Error* CompiledKernelOnCuda(XLA_FFI_CallFrame* frame);
 
-// The text of a failed launch.
+// The error message for a failed launch.
 std::string CompiledKernelFailure(const std::string& kernel,
                                   const std::exception& error);
 

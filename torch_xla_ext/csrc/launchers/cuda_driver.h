@@ -35,7 +35,7 @@ struct CudaDriver {
 
   // The function's name, and the driver's text for its error code.
   std::string Text(CUresult result, const char* function) const;
-  // Throws std::runtime_error with Text, unless the function succeeded.
+  // Throws std::runtime_error with Text(), unless the function succeeded.
   void Check(CUresult result, const char* function) const;
 };
 

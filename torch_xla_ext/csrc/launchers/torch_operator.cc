@@ -64,7 +64,7 @@ void CheckResultsStayed(const std::vector<at::Tensor>& results,
         results[i].sizes() != c10::IntArrayRef(sizes[i])) {
       throw std::runtime_error(
           "its result " + std::to_string(i) +
-          " has another shape than its fake function returned");
+          " has a different shape than its fake function returned");
     }
   }
 }

@@ -1,5 +1,5 @@
-// The text with which a call specifies its operator's arguments, and where to
-// store what the operator returns: words separated by spaces, which
+// Reads the text with which a call specifies its operator's arguments, and
+// where to store the results: words separated by spaces, which
 // torch_xla_ext/launchers/torch_operator/argument_encoding.py writes and
 // documents.
 #ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_TORCH_OPERATOR_ARGUMENTS_H_
@@ -21,7 +21,7 @@ namespace torch_xla_ext {
 torch::jit::Stack ReadArguments(const c10::FunctionSchema& schema,
                                 const OperatorCall& call);
 
-// Copies what an operator returned to the results' buffers. Throws
+// Copies an operator's results to the call's result buffers. Throws
 // std::runtime_error if the shapes or dtypes differ from those that the call
 // was traced with.
 void StoreReturns(const torch::jit::Stack& returns, const OperatorCall& call);

@@ -1,4 +1,4 @@
-// The target "XlaGpuTorchOperator", which runs any operator of PyTorch.
+// Registers the target "XlaGpuTorchOperator", which runs any PyTorch operator.
 //
 // A call's attributes are the members of OperatorCall; `arguments` and
 // `returns` refer to its operands and results by number.

@@ -251,7 +251,8 @@ void Arguments::AddValue(XLA_FFI_AttrType type, const void* attribute) {
     case XLA_FFI_AttrType_ARRAY:
       return AddArray(*static_cast<const XLA_FFI_Array*>(attribute));
     default:
-      throw std::invalid_argument("a dictionary cannot be passed");
+      throw std::invalid_argument(
+          "a dictionary cannot be passed; pass its values as attributes");
   }
 }
 

@@ -1,4 +1,4 @@
-// Makes the arguments of a TVM-FFI function from XLA's call.
+// Makes the arguments of a TVM-FFI function from those of XLA's call.
 #ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_TVM_FFI_ARGUMENTS_H_
 #define TORCH_XLA_EXT_CSRC_LAUNCHERS_TVM_FFI_ARGUMENTS_H_
 
@@ -37,8 +37,8 @@ struct Word {
 // The arguments of one call, and the objects that they point to.
 class Arguments {
  public:
-  // Throws std::invalid_argument if the call lacks what a word names, or has an
-  // operand, a result or an attribute that no word names.
+  // Throws std::invalid_argument if a word names nothing in the call, or if no
+  // word names one of the call's operands, results or attributes.
   Arguments(const std::vector<Word>& words, Device device,
             const xla::ffi::RemainingArgs& args,
             const xla::ffi::RemainingRets& rets, const XLA_FFI_Attrs& attrs);

@@ -1,4 +1,4 @@
-// Functions of the TVM-FFI ABI, called through libtvm_ffi, which is loaded on
+// Calls functions of the TVM-FFI ABI through libtvm_ffi, which is loaded on
 // first use.
 #ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_TVM_FFI_FUNCTION_H_
 #define TORCH_XLA_EXT_CSRC_LAUNCHERS_TVM_FFI_FUNCTION_H_

@@ -1,4 +1,4 @@
-// The partitioner of the XLA that is linked into the process: XLA:CPU's.
+// Registers the partitioner with XLA:CPU, which is linked into the process.
 #include <exception>
 #include <memory>
 #include <optional>

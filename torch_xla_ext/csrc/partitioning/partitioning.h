@@ -1,5 +1,5 @@
-// The division of a call among devices: XLA asks this folder for the shardings
-// of a call's results and operands, and for the call of one device.
+// Divides calls among devices: XLA asks this folder for the shardings of a
+// call's results and operands, and for the call of one device.
 //
 // XLA:CPU asks through CustomCallPartitioner (host_partitioner.cc), and a CUDA
 // plugin through an extension of PJRT (plugin_partitioner.cc). Both pass
@@ -39,11 +39,12 @@ struct DeviceCall {
 // The functions of torch_xla_ext.sharding. `partition` is the call's key
 // (CustomCallConfig). They throw std::runtime_error.
 struct PartitionFunctions {
-  // The sharding of the results that follows from the operands', if any.
+  // The sharding of the results that follows from the operands' shardings, if
+  // any.
   std::function<std::optional<std::string>(const std::string& partition,
                                            const Shardings& operands)>
       infer;
-  // The sharding of the results if a consumer asks for this one.
+  // The sharding of the results if a consumer asks for the sharding `result`.
   std::function<std::string(const std::string& partition,
                             const std::string& result)>
       propagate;
@@ -53,9 +54,9 @@ struct PartitionFunctions {
       divide;
 };
 
-// Registers partitioners of kPartitionedTarget with XLA and, for CUDA, with
-// the plugin; another call replaces their functions. Throws std::runtime_error
-// if the plugin takes none.
+// Registers partitioners of kPartitionedTarget with XLA and, for CUDA, with the
+// plugin; another call replaces their functions. Throws std::runtime_error if
+// the plugin does not accept partitioners.
 void RegisterPartitioners(PartitionFunctions functions);
 
 // The registered functions.

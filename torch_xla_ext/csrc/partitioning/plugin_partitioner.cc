@@ -1,4 +1,4 @@
-// The partitioner of a CUDA plugin, which has its own XLA.
+// Registers the partitioner with a CUDA plugin, which has its own XLA.
 #include <deque>
 #include <exception>
 #include <optional>
@@ -78,7 +78,7 @@ void Partition(PartitionerCallbacks* /*callbacks*/, PartitionArgs* args) {
   }
 }
 
-// An error of this or the next function would end the process. Without a
+// An error of this or the next function would crash the process. Without a
 // sharding, XLA still calls Partition, which reports the error.
 void InferSharding(PartitionerCallbacks* /*callbacks*/,
                    InferShardingArgs* args) {

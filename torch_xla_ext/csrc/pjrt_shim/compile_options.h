@@ -1,4 +1,4 @@
-// Options of XLA's compiler for single programs.
+// Sets options of XLA's compiler for single programs.
 #ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_COMPILE_OPTIONS_H_
 #define TORCH_XLA_EXT_CSRC_PJRT_SHIM_COMPILE_OPTIONS_H_
 
@@ -8,8 +8,8 @@
 
 namespace torch_xla_ext::pjrt_shim {
 
-// The options of programs that this thread compiles: fields of XLA's
-// CompileOptionsProto in their wire format, or an empty text.
+// The options for programs that this thread compiles: fields of XLA's
+// CompileOptionsProto in wire format, or an empty string.
 const std::string& CompileOptions();
 void SetCompileOptions(std::string fields);
 

@@ -1,4 +1,4 @@
-// The errors of a PJRT plugin.
+// Reads the errors of a PJRT plugin.
 #ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_ERRORS_H_
 #define TORCH_XLA_EXT_CSRC_PJRT_SHIM_ERRORS_H_
 

@@ -1,4 +1,4 @@
-// The extensions of a PJRT plugin's API.
+// Finds the extensions of a PJRT plugin's API.
 #ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_EXTENSIONS_H_
 #define TORCH_XLA_EXT_CSRC_PJRT_SHIM_EXTENSIONS_H_
 

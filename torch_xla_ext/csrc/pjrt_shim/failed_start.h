@@ -1,4 +1,4 @@
-// Programs that have already failed when their start returns.
+// Reports programs that have already failed when their start returns.
 #ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_FAILED_START_H_
 #define TORCH_XLA_EXT_CSRC_PJRT_SHIM_FAILED_START_H_
 
@@ -18,7 +18,7 @@ class FailAtStart {
   FailAtStart& operator=(const FailAtStart&) = delete;
 };
 
-// Makes `api` do this.
+// Makes `api` return these errors.
 void ReportFailedStarts(PJRT_Api* api);
 
 }  // namespace torch_xla_ext::pjrt_shim

@@ -1,4 +1,5 @@
-// Programs whose first run must not overlap with other work.
+// Isolates the first run of programs that must not overlap with other work
+// then.
 #ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_FIRST_EXECUTION_H_
 #define TORCH_XLA_EXT_CSRC_PJRT_SHIM_FIRST_EXECUTION_H_
 
@@ -9,7 +10,7 @@
 namespace torch_xla_ext::pjrt_shim {
 
 // Makes the first run of programs that name `target`, and are compiled from now
-// on, exclusive: the device gets no other work during it.
+// on, exclusive: the device receives no other work during that run.
 //
 // XLA:GPU loads a target's resources when its program first runs. cuDNN's
 // attention, for example, captures the device's compute stream while it loads a
@@ -19,8 +20,8 @@ namespace torch_xla_ext::pjrt_shim {
 // capturing stream has unjoined work".
 void RunFirstAlone(const std::string& target);
 
-// Changes `api` so that it does this, also for each program that is loaded,
-// whose targets are not known.
+// Changes `api` to isolate first runs. It also does so for each program that is
+// loaded, because the targets of such a program are unknown.
 void IsolateFirstExecutions(PJRT_Api* api);
 
 }  // namespace torch_xla_ext::pjrt_shim

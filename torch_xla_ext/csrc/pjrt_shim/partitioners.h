@@ -72,7 +72,7 @@ struct PartitionerCallbacks {
   void* private_data;
   void (*destroy)(PartitionerCallbacks* callbacks);
   void (*partition)(PartitionerCallbacks* callbacks, PartitionArgs* args);
-  // An error of these two ends the process.
+  // An error from either of these two callbacks aborts the process.
   void (*infer_sharding)(PartitionerCallbacks* callbacks,
                          InferShardingArgs* args);
   void (*propagate_user_sharding)(PartitionerCallbacks* callbacks,
@@ -81,8 +81,9 @@ struct PartitionerCallbacks {
 };
 
 // Registers the partitioner of the target `name`; `callbacks` is never freed.
-// The first one of a name stays. Throws std::runtime_error if the plugin has no
-// such extension, or, with the plugin's text, if it rejects the partitioner.
+// The first partitioner that is registered for a name stays. Throws
+// std::runtime_error if the plugin has no such extension, or, with the plugin's
+// text, if it rejects the partitioner.
 void RegisterPartitioner(const PJRT_Api* plugin, const std::string& name,
                          PartitionerCallbacks* callbacks);
 

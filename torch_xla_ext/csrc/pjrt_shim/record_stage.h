@@ -1,10 +1,12 @@
-// Targets with a handler of the stage `record` of XLA FFI 0.5, which puts
-// commands of its own into XLA's command buffer (a CUDA graph).
+// Registers targets that have a handler for the stage `record` of XLA FFI 0.5.
+// Such a handler puts its own commands into XLA's command buffer (a CUDA
+// graph).
 //
-// The PJRT extension for targets takes four stages. But XLA hands the functions
-// of its FFI to a handler that it asks for its traits, and one of them
-// registers all stages. The declarations are those of xla/ffi/api/c_api.h in
-// jaxlib 0.12, which only appended to those of this wheel's headers.
+// The PJRT extension for targets accepts only four stages. But when XLA asks a
+// handler for its traits, it passes the handler the functions of its FFI, one
+// of which registers all stages. The declarations are those of
+// xla/ffi/api/c_api.h in jaxlib 0.12, which only appended to those of this
+// wheel's headers.
 #ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_RECORD_STAGE_H_
 #define TORCH_XLA_EXT_CSRC_PJRT_SHIM_RECORD_STAGE_H_
 
@@ -21,7 +23,7 @@ namespace torch_xla_ext::pjrt_shim {
 // The first version that has the stage.
 inline constexpr int kRecordMinorVersion = 5;
 
-// The target that is registered to get the functions of a plugin's FFI.
+// A target that is registered only to receive the functions of a plugin's FFI.
 inline constexpr char kFfiProbe[] = "torch_xla_ext.ffi";
 
 struct RegisterHandlerArgs {

@@ -1,8 +1,8 @@
 // Registers custom-call targets with a PJRT plugin, which has its own
 // registries.
 //
-// A CUDA plugin takes them through two extensions of its API. The declarations
-// are those of xla/pjrt/c/pjrt_c_api_gpu_extension.h and
+// A CUDA plugin accepts targets through two extensions of its API. The
+// declarations are those of xla/pjrt/c/pjrt_c_api_gpu_extension.h and
 // pjrt_c_api_ffi_extension.h of XLA at JAX 0.11.1, which no Python package
 // contains. Members have only been appended since 2024: `traits` in version 3
 // of the first extension, `type_info` in version 3 of the second one. An older
@@ -103,14 +103,14 @@ struct FfiExtension {
 // Whether `plugin` has the extension for targets.
 bool TakesTargets(const PJRT_Api* plugin);
 
-// Whether it takes the traits of a target, too.
+// Whether the extension also accepts a target's traits.
 bool TakesTraits(const PJRT_Api* plugin);
 
 // Registers a target with `plugin`. Throws std::runtime_error if the plugin has
 // no such extension, or, with the plugin's text, if it rejects the target. The
-// plugin ends the process if an untyped target of this name has another
-// function. A plugin that takes no traits ignores them, and so does one that
-// has no stage `record` with that handler.
+// plugin aborts the process if an untyped target with this name has a different
+// function. A plugin that does not know traits, or the stage `record`, ignores
+// them.
 void RegisterTarget(const PJRT_Api* plugin, const std::string& name,
                     const TargetFunctions& functions, TargetApi api);
 

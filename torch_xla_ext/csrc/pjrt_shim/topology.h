@@ -1,4 +1,5 @@
-// The device description that is part of a cached program's key.
+// Makes the device description, which is part of a cached program's key,
+// reproducible.
 #ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_TOPOLOGY_H_
 #define TORCH_XLA_EXT_CSRC_PJRT_SHIM_TOPOLOGY_H_
 
@@ -12,9 +13,8 @@ namespace torch_xla_ext::pjrt_shim {
 // process: `Canonical` of the plugin's bytes.
 void MakeTopologyCanonical(PJRT_Api* api);
 
-// A protobuf message with the entries of its maps in a fixed order, and
-// everything else unchanged. Protobuf writes map entries in a different order
-// in each process.
+// Sorts the entries of maps in a protobuf message, and leaves everything else
+// unchanged. Protobuf writes map entries in a different order in each process.
 //
 // Without the schema, anything that looks like a map counts as one: consecutive
 // fields of the same number, each a message of one field 1 and one field 2. A

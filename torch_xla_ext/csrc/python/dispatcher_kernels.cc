@@ -1,4 +1,4 @@
-// Kernels of the dispatcher for operators that are one custom call each.
+// Bindings for dispatcher kernels of operators that are one custom call each.
 #include "torch_xla_ext/csrc/custom_call/dispatcher_kernels.h"
 
 #include <torch/csrc/utils/pybind.h>
@@ -40,8 +40,8 @@ void DefineDispatcherKernels(py::module_& module) {
       py::arg("name"), py::arg("overload"), py::arg("functional"),
       py::arg("run"), py::arg("written"),
       "Registers the kernel for Functionalize of an operator that writes to "
-      "some of its arguments: they get the results of `functional`. run(*args) "
-      "does it where they are no plain XLA tensors.");
+      "some of its arguments, which receive the results of `functional`. For "
+      "arguments that are no plain XLA tensors, run(*args) is called.");
 
   module.def("_xla_add_reference_blocks", &AddReferenceBlocks, py::arg("count"),
              "While there are any, operators ask Python what a call computes.");

@@ -1,4 +1,5 @@
-// Captured and compiled programs, and the state that they read and write.
+// Bindings for captured and compiled programs, and the state that they read and
+// write.
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
@@ -169,7 +170,7 @@ void DefineProgram(py::module_& module) {
   py::class_<UncompiledProgram>(module, "_XlaUncompiledProgram")
       .def("compile", &UncompiledProgram::Compile,
            py::call_guard<py::gil_scoped_release>(),
-           "Compiles it, once, in any thread.");
+           "Compiles the program, once, in any thread.");
   module.def(
       "_xla_capture_lower",
       [](const std::vector<at::Tensor>& tensors, const std::string& hash) {

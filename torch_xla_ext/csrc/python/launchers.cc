@@ -1,4 +1,4 @@
-// Launches of compiled kernels, and kernels of TVM-FFI.
+// Bindings for launches of compiled kernels, and for TVM-FFI functions.
 #include <torch/csrc/utils/pybind.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// The partitioner: Python's functions for XLA's.
+// Bindings for the partitioner, whose functions are in Python.
 #include "torch_xla_ext/csrc/partitioning/partitioning.h"
 
 #include <torch/csrc/utils/pybind.h>

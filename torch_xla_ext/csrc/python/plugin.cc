@@ -1,4 +1,5 @@
-// The PJRT plugin, and the options of the programs that it compiles.
+// Bindings for the PJRT plugin, and for the options of programs that it
+// compiles.
 #include <torch/csrc/utils/pybind.h>
 
 #include <string>

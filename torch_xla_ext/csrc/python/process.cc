@@ -1,5 +1,5 @@
-// Process-wide state: the environment, log handlers, and the loss of another
-// process.
+// Bindings for process-wide state: the environment, log handlers, and the loss
+// of another process.
 #include <torch/csrc/utils/pybind.h>
 
 #include "torch_xla_ext/csrc/python/subjects.h"

@@ -109,8 +109,8 @@ std::string CurrentNameOf(const Targets& targets, const std::string& name,
 [[noreturn]] void ThrowIsXlas(const char* what, const std::string& name) {
   throw std::invalid_argument(
       what + Quoted(name) +
-      ": the name belongs to XLA, whose compiler or runtime gives it a meaning "
-      "of its own, so that another call would end the process; register the "
+      ": the name belongs to XLA, whose compiler or runtime gives it a special "
+      "meaning, so that another call would crash the process; register the "
       "kernel under another name");
 }
 

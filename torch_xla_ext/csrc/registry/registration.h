@@ -1,4 +1,4 @@
-// Registration of custom-call targets, with XLA and with a CUDA plugin.
+// Registers custom-call targets with XLA and with a CUDA plugin.
 #ifndef TORCH_XLA_EXT_CSRC_REGISTRY_REGISTRATION_H_
 #define TORCH_XLA_EXT_CSRC_REGISTRY_REGISTRATION_H_
 
@@ -21,7 +21,7 @@ void CheckPlatform(const std::string& platform);
 // "untyped" or "ffi"; throws std::invalid_argument for anything else.
 TargetApi ParseTargetApi(const std::string& api);
 
-// The same for PJRT's number of the API, 0 or 1.
+// The same for PJRT's number of an API, 0 or 1.
 TargetApi ParseTargetApi(int api_version);
 
 // Registers `function` as the target `name`: an untyped target in the process's
@@ -35,9 +35,9 @@ TargetApi ParseTargetApi(int api_version);
 // a later one is registered as "name#2", "name#3" and so on, and calls use that
 // name (CurrentName). Programs that were compiled before keep their function.
 //
-// Throws std::invalid_argument for an empty name, one with a '#', or one of
-// XLA's compiler (builtin_targets.h), and
-// std::runtime_error if XLA or the plugin refuses.
+// Throws std::invalid_argument for a name that is empty, contains '#' or
+// belongs to XLA's compiler (builtin_targets.h), and std::runtime_error if XLA
+// or the plugin refuses the target.
 void RegisterTarget(const std::string& name, const TargetFunctions& functions,
                     const std::string& platform, TargetApi api);
 
@@ -46,20 +46,20 @@ void RegisterTarget(const std::string& name, void* function,
                     const std::string& platform,
                     TargetApi api = TargetApi::kUntyped);
 
-// Registers the type of which `id` is the id, for the states of handlers for
-// `platform`, as RegisterTarget registers a target: XLA or the plugin assigns
-// the id if it is 0, and `deleter` destroys the states that handlers of XLA FFI
-// 0.2 or newer set in the plugin; it may be null. Does nothing if the type is
-// registered already, under whatever name.
+// Registers the type with this id for the states of handlers for `platform`, as
+// RegisterTarget registers a target. If `id` is 0, XLA or the plugin assigns
+// it. `deleter`, which may be null, destroys the states that handlers of XLA
+// FFI 0.2 or newer set in the plugin. Does nothing if the type is already
+// registered, under any name.
 //
-// Throws std::invalid_argument for an empty name, a null `id`, or a name of
+// Throws std::invalid_argument for an empty name, a null `id`, or the name of
 // another type, and std::runtime_error as RegisterTarget does.
 void RegisterFfiType(const std::string& name, XLA_FFI_TypeId* id,
                      pjrt_shim::Deleter* deleter, const std::string& platform);
 
-// The target in the HLO of a call of `name`: the name under which XLA knows the
-// function that was registered last. A name that ends in "#1", "#2" and so on
-// selects the function that was registered first, second and so on.
+// The target's name in the HLO of a call of `name`: the name under which XLA
+// knows the function that was registered last. A name that ends in "#1", "#2"
+// and so on selects the function that was registered first, second and so on.
 std::string CurrentName(const std::string& name, const std::string& platform,
                         TargetApi api);
 
@@ -73,13 +73,13 @@ void* CurrentFunction(const std::string& name, const std::string& platform,
 void CheckIsNotXlas(const std::string& name, const std::string& platform,
                     TargetApi api);
 
-// The API of calls of `name` that do not specify one: "ffi" if an FFI function
-// is registered, unless an untyped one has replaced another since. Only FFI
-// calls run inside a CUDA graph.
+// The API for calls of `name` that specify none: "ffi" if an FFI function is
+// registered, unless an untyped function was registered again after it. Only
+// FFI calls run inside a CUDA graph.
 TargetApi DefaultApi(const std::string& name, const std::string& platform);
 
-// A number that every registration changes. Anything derived from the targets
-// stays valid as long as the number is the same.
+// A number that changes with every registration. Anything derived from the
+// targets is valid as long as the number stays the same.
 uint64_t NumRegistrations();
 
 // The platform of the device that this process uses, by PJRT_DEVICE.
@@ -89,7 +89,7 @@ const char* CurrentPlatform();
 // that is CUDA: with its PJRT plugin, which has its own registries, or, if
 // there is no plugin because XLA:GPU is linked into the process, with XLA's
 // FFI. Called once, when the client has been made. Throws std::runtime_error if
-// a target is rejected; a plugin that takes no targets gets none.
+// a target is rejected; a plugin that does not accept targets receives none.
 void ForwardTargets(const std::string& device_type, const PJRT_Api* plugin);
 
 // The PJRT plugin of the client for CUDA; null if there is no such client, or

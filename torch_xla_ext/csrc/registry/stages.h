@@ -1,14 +1,15 @@
-// Adapters between XLA and handlers of an FFI target's stages, for XLA versions
-// that call handlers otherwise than the headers of the handlers promise.
+// Adapters between XLA and the handlers of an FFI target's stages, for XLA
+// versions that call handlers differently from what the handlers' headers
+// promise.
 //
 // - XLA:CPU calls `instantiate` and `execute`. The adapter calls the other two
 //   stages before each `execute`, as XLA:GPU does for each execution.
 // - A plugin with XLA FFI 0.2 or newer misreads the structure with which a
 //   handler of version 0.1, that of this wheel's headers, sets its state; from
-//   version 0.3 on it also passes operands to `instantiate`, and reads older
-//   structures, by which states are set and got, until 2027-02-15 only.
-// - A plugin before version 3 of its extension takes no traits with a target:
-//   it asks the handler for them.
+// version 0.3 on it also passes operands to `instantiate`, and accepts the
+// older structures for setting and getting states only until 2027-02-15.
+// - A plugin before version 3 of its extension does not accept traits with a
+// target, but asks the handler for them.
 #ifndef TORCH_XLA_EXT_CSRC_REGISTRY_STAGES_H_
 #define TORCH_XLA_EXT_CSRC_REGISTRY_STAGES_H_
 
@@ -32,10 +33,10 @@ TargetFunctions FunctionsForPlugin(const std::string& name,
                                    bool takes_traits);
 
 // The deleter for a type that a plugin registers without a deleter: it calls
-// the one that the handler passed with the state.
+// the deleter that the handler passed with the state.
 void DeleteState(void* state);
 
-// Sets another function that deletes the states of a type.
+// Records that another function deletes the states of a type.
 void SetHasDeleter(int64_t type_id);
 
 }  // namespace torch_xla_ext

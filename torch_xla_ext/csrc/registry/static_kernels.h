@@ -11,16 +11,17 @@
 
 namespace torch_xla_ext {
 
-// Registers all their FFI entries; XLA's own macro has registered the untyped
-// ones. Throws like RegisterTarget, and std::runtime_error if a kernel's two
-// platforms were compiled from different definitions.
+// Registers all FFI entries of these kernels; XLA's own macro has registered
+// the untyped ones. Throws like RegisterTarget, and std::runtime_error if a
+// kernel's two platforms were compiled from different definitions.
 void RegisterStaticKernels();
 
 // Their schemas, by target: SchemaText() of
 // include/torch_xla_ext/untyped_payload.h.
 std::map<std::string, std::string> StaticKernelSchemas();
 
-// Their functions of sizes.h: target, the size's name, and the address.
+// The kernels' size functions (sizes.h): target, the size's name, and the
+// address.
 std::vector<std::tuple<std::string, std::string, uintptr_t>>
 StaticKernelSizes();
 

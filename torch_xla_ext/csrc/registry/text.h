@@ -1,4 +1,4 @@
-// Text for error messages and IR dumps.
+// Formats text for error messages and IR dumps.
 #ifndef TORCH_XLA_EXT_CSRC_REGISTRY_TEXT_H_
 #define TORCH_XLA_EXT_CSRC_REGISTRY_TEXT_H_
 

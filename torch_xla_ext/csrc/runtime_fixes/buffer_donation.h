@@ -46,10 +46,10 @@ std::unordered_set<const torch::lazy::BackendData*> ReadByPendingValues(
     const torch::lazy::BackendDevice& device,
     const std::vector<torch_xla::XLATensorPtr>& computed = {});
 
-// The `donors` of a program that are unused after it. Upstream donates the old
-// values of all tensors that a program gives new ones, which is right if it
-// computes everything pending. But torch.compile's bridge, among others,
-// computes only some tensors, and others can still need an old value:
+// The `donors` of a program that nothing uses afterwards. Upstream donates the
+// old values of all tensors to which a program gives new values, which is right
+// if the program computes everything pending. But torch.compile's bridge, among
+// others, computes only some tensors, and others can still need an old value:
 //
 //   y = s * 2; s.add_(1); compiled(s)  # y still reads the old s
 //

@@ -1,5 +1,5 @@
-// The error of upstream's XLA_CHECK as one paragraph, without the C++ stack of
-// 25 to 44 lines that is in it.
+// Formats the error of upstream's XLA_CHECK as one paragraph, without its C++
+// stack of 25 to 44 lines.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_CHECK_FAILED_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_CHECK_FAILED_H_
 

@@ -1,4 +1,4 @@
-// Conversions as PyTorch does them.
+// Makes XLA's conversions of dtypes compute what PyTorch's do.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_CONVERSIONS_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_CONVERSIONS_H_
 
@@ -7,8 +7,8 @@
 
 namespace torch_xla_ext {
 
-// Returns the program `module`, a serialized xla::HloModuleProto, with some of
-// its conversions through another type; nothing if it has none of these.
+// Returns the program `module`, a serialized xla::HloModuleProto, in which some
+// conversions go through another type; nothing if there are none to change.
 //
 // Masks are converted through bytes: XLA's simplifier replaces x *
 // convert(mask) by select(mask, x, 0), which is 0 where the mask is false and x

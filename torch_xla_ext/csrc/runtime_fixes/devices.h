@@ -34,14 +34,15 @@ inline std::string AnyOf(const std::string& device,
 }
 
 // Throws if data with this sharding, a serialized xla::OpSharding, cannot be
-// read: inside a region of manual sharding, each device has a value of its own.
-// XLA aborts the process when it is to gather them.
+// read: inside a region of manual sharding, each device has a different value.
+// XLA would abort the process when it gathers the values.
 inline void CheckIsReadable(const std::string& sharding) {
   constexpr char kManual[] = "\x08\x04";  // its field `type`
   if (sharding.compare(0, 2, kManual) != 0) return;
   throw std::runtime_error(
-      "a tensor inside a region of manual sharding has another value on each "
-      "device, and cannot be read: pass it to disable_manual_sharding first, "
+      "a tensor inside a region of manual sharding has a different value on "
+      "each device, and cannot be read: pass it to disable_manual_sharding "
+      "first, "
       "and read the result");
 }
 

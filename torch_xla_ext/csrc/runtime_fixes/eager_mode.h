@@ -1,4 +1,4 @@
-// torch_xla's eager mode, where an operator runs as one program.
+// Controls torch_xla's eager mode, in which each operator runs as one program.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_EAGER_MODE_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_EAGER_MODE_H_
 
@@ -14,8 +14,8 @@
 
 namespace torch_xla_ext {
 
-// While one exists, what this thread traces stays pending in eager mode
-// (interpose/eager_mode.cc).
+// While one exists, operators that this thread traces stay pending in eager
+// mode (interpose/eager_mode.cc).
 class DelayedExecution {
  public:
   DelayedExecution();
@@ -25,7 +25,7 @@ class DelayedExecution {
   static bool IsOn();
 };
 
-// Computes those of these tensors that are pending, in one program.
+// Computes the pending ones of these tensors in one program.
 void ExecuteTogether(const std::vector<at::Tensor>& tensors);
 
 inline void AddTensors(const at::Tensor& tensor,
@@ -52,9 +52,8 @@ void AddTensors(const std::tuple<Results...>& results,
 template <typename Other>
 void AddTensors(const Other&, std::vector<at::Tensor>*) {}
 
-// Calls a kernel that is made of several operators, and may write to its
-// arguments. In eager mode they run as one program, as an operator of upstream
-// does.
+// Calls a kernel that consists of several operators, and may write to its
+// arguments. In eager mode the operators run as one program.
 template <typename Kernel, typename... Arguments>
 auto CallAsOneOperator(const Kernel& kernel, const Arguments&... arguments)
     -> decltype(kernel()) {

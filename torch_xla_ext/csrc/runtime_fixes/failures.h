@@ -17,21 +17,21 @@
 
 namespace torch_xla_ext {
 
-// The error because of which the client could not be made, such as a missing
-// GPU. torch_xla tries to make its client once; if that failed, the next use
-// aborts the process, even the use at exit. So the error is kept: each later
-// use raises it again, and the code at exit sees no client.
+// Whether the client could not be created, for example because there is no GPU.
+// torch_xla tries to create its client once; if that fails, the next use aborts
+// the process, even the use at exit. So the error is kept: each later use
+// raises it again, and the code at exit finds no client.
 bool ClientFailed();
 void SetClientFailure(const std::string& text);
-// Throws std::runtime_error with that text, if there is one.
+// Throws std::runtime_error with the client's error, if there is one.
 void ThrowClientFailure();
 
-// Makes the client count as failed in processes that are forked from this one:
-// they would wait forever for threads that only this one has. A second call
-// does nothing.
+// Makes the client count as failed in processes forked from this one: they
+// would wait forever for threads that only this process has. A second call does
+// nothing.
 void FailInForkedChildren();
 
-// Returns the client, which `make` makes at the first call.
+// Returns the client, which `make` creates at the first call.
 template <typename Make>
 decltype(auto) MakeClient(Make make) {
   ThrowClientFailure();
@@ -48,7 +48,7 @@ decltype(auto) MakeClient(Make make) {
 // Waits for an execution without holding Python's GIL; `wait` throws the
 // execution's error. torch_xla also stores the error in the locks of the
 // execution's devices, `unlockers`, and so raises it again in the next,
-// unrelated step on them. Here only the caller gets the error.
+// unrelated step on them. Here only the caller receives the error.
 template <typename Wait>
 void WaitAndTakeError(Wait wait,
                       std::vector<torch::lazy::ExceptionCleanup>* unlockers) {
@@ -65,8 +65,8 @@ void WaitAndTakeError(Wait wait,
 [[noreturn]] void ThrowNoValue(const std::string& what,
                                const torch::lazy::BackendData& data);
 
-// Lives while this thread executes a program of which the caller has checked
-// that all arguments have values, and knows which ones lose them.
+// Lives while this thread executes a program for which the caller has checked
+// that all arguments have values, and knows which of them lose their values.
 class CheckedExecution {
  public:
   CheckedExecution();
@@ -81,8 +81,8 @@ class CheckedExecution {
 uint64_t NumLosses();
 void CountLoss();
 
-// Checks the arguments of a program, before each execution: the results of a
-// failed one have no buffers, and using one would dereference null.
+// Checks the arguments of a program before each execution: the results of a
+// failed program have no buffers, and using one would dereference null.
 template <typename DataPtrs>
 void CheckHaveValues(const DataPtrs& arguments) {
   if (CheckedExecution::InThisThread()) return;

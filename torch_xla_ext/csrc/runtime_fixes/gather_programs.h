@@ -1,6 +1,6 @@
-// Programs with which the client gathers a sharded value to read it.
+// Caches the programs with which the client gathers a sharded value to read it.
 //
-// Upstream compiles one for each read of each value.
+// Upstream compiles such a program for each read of each value.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_GATHER_PROGRAMS_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_GATHER_PROGRAMS_H_
 

@@ -1,5 +1,5 @@
-// Numbers of fields in xla/service/hlo.proto and xla/xla_data.proto, and values
-// of their enumerations, for ProtobufMessage.
+// Field numbers and enumeration values of xla/service/hlo.proto and
+// xla/xla_data.proto, for ProtobufMessage.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_HLO_FIELDS_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_HLO_FIELDS_H_
 

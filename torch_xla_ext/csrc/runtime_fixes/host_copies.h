@@ -1,4 +1,4 @@
-// The thread that copies a host tensor before it is sent to a device.
+// Copies a small host tensor in one thread before it is sent to a device.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_HOST_COPIES_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_HOST_COPIES_H_
 

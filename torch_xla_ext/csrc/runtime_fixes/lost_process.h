@@ -2,8 +2,9 @@
 // started together with this one.
 //
 // A device waits forever for data that a lost process should have sent. XLA's
-// coordination client notices the loss, and by default ends the process that it
-// runs in. Here, a thread that waits for a device gets an exception instead.
+// coordination client notices the loss, and by default aborts the process that
+// it runs in. Here, a thread that waits for a device receives an exception
+// instead.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_LOST_PROCESS_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_LOST_PROCESS_H_
 
@@ -29,9 +30,9 @@ bool ProcessesWatched();
 // wait; only the first call has an effect.
 //
 // At exit, this process then skips everything that waits for devices. If no
-// thread gets the exception within TORCH_XLA_EXT_EXIT_TIMEOUT seconds (60), the
-// process ends itself with a message: something that no exception can interrupt
-// blocks it.
+// thread receives the exception within TORCH_XLA_EXT_EXIT_TIMEOUT seconds (60),
+// the process exits with a message, because something that no exception can
+// interrupt blocks it.
 void SetLostProcess(const std::string& status);
 
 // The error's text; empty as long as no process is lost.

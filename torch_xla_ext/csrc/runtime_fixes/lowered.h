@@ -1,4 +1,4 @@
-// Compiling a program later than it is lowered to HLO, and in another thread.
+// Compiles a program later than it is lowered to HLO, and in another thread.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_LOWERED_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_LOWERED_H_
 
@@ -8,8 +8,8 @@
 
 namespace torch_xla_ext {
 
-// Compiles a program that has been lowered, once, in any thread. Refers to no
-// tensor and to no data.
+// Compiles a lowered program, once, in any thread. Refers to no tensor and no
+// data.
 using CompileFunction = std::function<torch::lazy::ComputationPtr()>;
 
 // Thrown instead of compiling a program. Not a std::exception, because it is

@@ -54,8 +54,9 @@ void ReportCopyToDevice(const at::Tensor& tensor, at::Device device) {
     const std::lock_guard<std::mutex> lock(mutex);
     if (!reported.insert(line).second) return;
   }
-  TORCH_WARN(line.empty() ? "" : line + ": ", "an operator gets tensors on ",
-             device, " and one on the CPU, ", tensor.toString(), " of shape ",
+  TORCH_WARN(line.empty() ? "" : line + ": ",
+             "an operator receives tensors on ", device,
+             " and one on the CPU, ", tensor.toString(), " of shape ",
              tensor.sym_sizes(),
              ", which is copied to the device at each call: move it there "
              "before, with .to(\"xla\"). TORCH_XLA_EXT_MIXED_DEVICES=error "

@@ -1,4 +1,5 @@
-// Operators that get a tensor of another device besides XLA tensors.
+// Errors and warnings for operators that receive tensors of other devices with
+// XLA tensors.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_MIXED_DEVICES_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_MIXED_DEVICES_H_
 

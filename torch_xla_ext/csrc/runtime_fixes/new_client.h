@@ -1,4 +1,4 @@
-// Actions after torch_xla has made its client. The front library and
+// Runs actions after torch_xla has created its client. The front library and
 // patches/ call ClientIsMade.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_NEW_CLIENT_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_NEW_CLIENT_H_

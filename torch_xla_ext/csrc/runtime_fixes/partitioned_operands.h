@@ -1,4 +1,4 @@
-// Operands that XLA's partitioner can divide.
+// Replaces operands that XLA's partitioner would divide wrongly.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PARTITIONED_OPERANDS_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PARTITIONED_OPERANDS_H_
 
@@ -11,11 +11,11 @@ namespace torch_xla_ext {
 // operands of scatters, convolutions, matrix products and select-and-scatters,
 // if it has shardings; nothing if none changes.
 //
-// Scatters get indices of 32 bits in place of 64. If the indices are divided
-// unequally, as a slice of a sharded tensor can be, the partitioner pads them
-// with a 32-bit number, and aborts the process if they have 64 bits. Indices
-// are clamped first such that an index out of range stays out of range, and its
-// update is dropped.
+// Scatters use 32-bit indices instead of 64-bit ones. If the indices are
+// divided unequally, as a slice of a sharded tensor can be, the partitioner
+// pads them with a 32-bit number, and aborts the process if they have 64 bits.
+// Indices are clamped first such that an index out of range stays out of range,
+// and its update is dropped.
 //
 // The operands of the other operations become whole in the dimensions that the
 // partitioner divides wrongly; it still shards the others. Programs with
@@ -33,7 +33,7 @@ namespace torch_xla_ext {
 // axes, the partitioner takes the wrong slices of the sums. The operands become
 // whole in the summed dimensions.
 //
-// Select-and-scatters, the gradients of maximum pools, if windows overlap: the
+// Select-and-scatters (gradients of max pooling), if windows overlap: the
 // partitioner omits the contributions of one device's windows to another's
 // values.
 std::optional<std::string> CorrectPartitionedOperands(

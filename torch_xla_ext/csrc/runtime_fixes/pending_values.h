@@ -1,4 +1,4 @@
-// Values of tensors that are not computed yet.
+// Handles values of tensors that are not computed yet.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PENDING_VALUES_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PENDING_VALUES_H_
 
@@ -14,8 +14,8 @@ namespace torch_xla_ext {
 torch::lazy::BackendDataPtr DataOfPendingClone(
     const torch_xla::XLATensor& tensor);
 
-// Gives tensors that only have a sharding around their old value that value
-// again. Call this before everything pending is dropped.
+// Restores the old value of tensors whose pending value only adds a sharding to
+// it. Call this before everything pending is dropped.
 //
 // torch.compile traces a function once, copies the old values back into the
 // inputs that the function wrote to, and then drops everything pending. In

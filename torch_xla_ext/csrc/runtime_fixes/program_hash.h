@@ -1,4 +1,5 @@
-// Completes the hash of a program beyond the hashes of its nodes.
+// Completes a program's hash with parts that the hashes of its nodes do not
+// cover.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PROGRAM_HASH_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PROGRAM_HASH_H_
 

@@ -19,12 +19,12 @@ uint64_t ReadVarint(std::string_view* text) {
     value |= static_cast<uint64_t>(byte & 0x7f) << shift;
     if ((byte & 0x80) == 0) return value;
   }
-  throw std::runtime_error("a program of XLA is not a protocol buffer");
+  throw std::runtime_error("an XLA program is not a protocol buffer");
 }
 
 std::string_view ReadBytes(std::string_view* text, size_t size) {
   if (size > text->size()) {
-    throw std::runtime_error("a program of XLA ends within a field");
+    throw std::runtime_error("an XLA program ends within a field");
   }
   const std::string_view bytes = text->substr(0, size);
   text->remove_prefix(size);
@@ -59,8 +59,9 @@ ProtobufMessage::ProtobufMessage(std::string_view serialized) {
         field.view = ReadBytes(&serialized, 4);
         break;
       default:
-        throw std::runtime_error("a program of XLA has a field of wire type " +
-                                 std::to_string(field.type));
+        throw std::runtime_error(
+            "an XLA program has a field of the unknown wire type " +
+            std::to_string(field.type));
     }
     fields_.push_back(std::move(field));
   }

@@ -1,5 +1,5 @@
-// A protocol buffer in its wire format, one level of it: XLA's messages, whose
-// classes are not declared in the wheel's build.
+// Reads and writes one level of a protocol buffer in wire format, for XLA's
+// messages, whose classes are not declared in the wheel's build.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PROTOBUF_WIRE_FORMAT_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PROTOBUF_WIRE_FORMAT_H_
 
@@ -11,7 +11,7 @@
 
 namespace torch_xla_ext {
 
-// Keeps the order of its fields, also of unread ones.
+// Keeps the order of its fields, including unread ones.
 class ProtobufMessage {
  public:
   ProtobufMessage() = default;
@@ -31,7 +31,7 @@ class ProtobufMessage {
   void SetBytes(uint32_t number, std::string_view value);
   void SetNumbers(uint32_t number, const std::vector<uint64_t>& values);
   void Replace(uint32_t number, const std::vector<std::string>& values);
-  // Replaces each value of a field of bytes.
+  // Replaces each value of a bytes field.
   void Transform(uint32_t number,
                  const std::function<std::string(std::string_view)>& change);
 

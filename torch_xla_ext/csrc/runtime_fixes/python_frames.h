@@ -1,4 +1,4 @@
-// Python frames by the package of their file.
+// Filters Python frames by the package of their file.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PYTHON_FRAMES_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PYTHON_FRAMES_H_
 

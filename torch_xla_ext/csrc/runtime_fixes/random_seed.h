@@ -1,5 +1,5 @@
-// torch.manual_seed sets the seed of all devices in PyTorch. In upstream, XLA's
-// devices keep theirs.
+// Lets torch.manual_seed set the seed of XLA devices, too, which upstream
+// omits.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_RANDOM_SEED_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_RANDOM_SEED_H_
 
@@ -7,8 +7,8 @@
 
 namespace torch_xla_ext {
 
-// Sets the seed of each device of this process: now, or when torch_xla makes
-// its client if there is none.
+// Sets the seed of each device of this process: now, or, without a client, when
+// torch_xla creates it.
 void SeedAllDevices(uint64_t seed);
 
 }  // namespace torch_xla_ext

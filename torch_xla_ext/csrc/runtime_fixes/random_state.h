@@ -1,8 +1,8 @@
-// The state of a device's random numbers, as a value of the program.
+// The state of a device's random number generator, as a value in the program.
 //
-// xm.get_rng_state() returns a number that the host computes. In a program that
-// sets it, it is another input, which a captured step would mistake for the
-// seed that changes with each step.
+// xm.get_rng_state() returns a number that the host computes. A program that
+// sets this number has it as a further input, which a captured step would
+// mistake for the seed that changes with each step.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_RANDOM_STATE_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_RANDOM_STATE_H_
 
@@ -21,8 +21,8 @@ class RandomState {
 
   at::Tensor Seed() const;
 
-  // Restores this state for the next random numbers. `seed` is this state's,
-  // perhaps behind a barrier.
+  // Restores this state for the next random numbers. `seed` is this state's
+  // seed, perhaps after an optimization barrier.
   void Restore(const at::Tensor& seed) const;
   void RestoreValue() const;
 

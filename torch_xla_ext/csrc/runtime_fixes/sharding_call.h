@@ -1,4 +1,4 @@
-// Annotations of shardings in a program, as xla::HloInstructionProto.
+// Makes sharding annotations in a program, as xla::HloInstructionProto.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_SHARDING_CALL_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_SHARDING_CALL_H_
 
@@ -13,7 +13,7 @@
 
 namespace torch_xla_ext {
 
-// Whether a sharding is that of a region which the program itself divides.
+// Whether a sharding is manual: in a region that the program itself divides.
 inline bool IsManual(std::string_view serialized) {
   const ProtobufMessage sharding(serialized);
   const std::vector<std::string_view> parts =

@@ -1,5 +1,5 @@
-// Programs that are stored on disk (torch_xla.runtime.initialize_cache), for
-// later processes.
+// Supports programs that are stored on disk for later processes
+// (torch_xla.runtime.initialize_cache).
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_STORED_PROGRAMS_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_STORED_PROGRAMS_H_
 

@@ -1,10 +1,10 @@
-// Several threads that trace and compute tensors.
+// Lets several threads trace and compute tensors.
 //
-// torch_xla.sync() computes all live tensors of a device, those of other
-// threads too. While it collects them and gives them the data that the program
-// will fill, another thread must not change them. Upstream has no lock for
-// this: the other thread can see a tensor without operations and without data,
-// "Check failed: tensor_data".
+// torch_xla.sync() computes all live tensors of a device, including those of
+// other threads. While it collects them and gives them the data that the
+// program will fill, another thread must not change them. Upstream has no lock
+// for this: the other thread can see a tensor without operations and without
+// data, "Check failed: tensor_data".
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_TENSOR_LOCK_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_TENSOR_LOCK_H_
 
@@ -33,8 +33,8 @@ class TensorLock {
   TensorLock& operator=(const TensorLock&) = delete;
 };
 
-// Whether another thread has read the operations of the tensor with this id
-// last. It may be making an operation of them, which is in no tensor yet.
+// Whether another thread was the last to read the operations of the tensor with
+// this id. It may be making an operation from them that is in no tensor yet.
 bool LastReadElsewhere(int64_t tensor_id);
 
 // Whether another thread has read operations of any tensor.
@@ -78,9 +78,9 @@ const xla::Shape& KeptShape(const xla::Shape& shape);
 // none. For a thread that does not have the device's lock.
 torch::lazy::BackendDataPtr DataHandle(const torch_xla::XLATensor& tensor);
 
-// Waits for the value of `data`, a tensor's, which a program that another
-// thread has begun may compute. Throws a std::runtime_error if there is none
-// then: the program failed.
+// Waits for the value of a tensor's `data`, which another thread's program may
+// be computing. Throws std::runtime_error if the data then has no value because
+// the program failed.
 //
 // Does not wait while this thread has the device's lock: no program runs then,
 // and the thread would wait for itself.

@@ -1,4 +1,4 @@
-// How a tensor is divided among devices.
+// Describes how a tensor is divided among devices.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_TILING_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_TILING_H_
 
@@ -25,7 +25,7 @@ struct Tiling {
 
   size_t rank() const { return sizes.size() - 1; }
   bool IsDivided() const;
-  // Whether devices have rising numbers along each dimension.
+  // Whether device numbers rise along each dimension.
   bool IsSorted() const;
   // A device's index along a dimension, by the number of the device.
   Sizes IndicesAlong(size_t dimension) const;
@@ -36,8 +36,8 @@ struct Tiling {
   std::string Serialize() const;
 };
 
-// The tiling of an xla::OpSharding; nothing if it has none, or is one of
-// several tensors or with kinds of subgroups.
+// The tiling of an xla::OpSharding; nothing if it has none, is for several
+// tensors, or has subgroup types.
 std::optional<Tiling> TilingOf(std::string_view serialized);
 
 }  // namespace torch_xla_ext

@@ -1,9 +1,8 @@
-// Waiting without Python's global interpreter lock (GIL). A program may run a
+// Waits without Python's global interpreter lock (GIL). A program may run a
 // Python function, as a custom call or a PyTorch operator: a thread that waits
 // for the program while holding the GIL waits forever. Upstream releases the
-// GIL in most of its bindings, but not in all, and not where it takes a
-// device's lock (_run_cached_graph, through which torch.compile runs a
-// program).
+// GIL in most of its bindings, but not in all, and not when it takes a device's
+// lock (_run_cached_graph, through which torch.compile runs a program).
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_WITHOUT_GIL_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_WITHOUT_GIL_H_
 

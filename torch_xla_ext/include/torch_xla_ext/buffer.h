@@ -1,7 +1,7 @@
-// Views of a call's operands and results, which a launch function takes.
+// Views of a call's operands and results, which a launch function receives.
 //
-// All arrays are in the platform's memory, in a CUDA launch function in GPU
-// memory, and row-major unless the signature gives them a layout. A view is
+// All arrays are in the platform's memory (GPU memory for a CUDA launch
+// function), and row-major unless the signature gives them a layout. A view is
 // cheap to copy and valid until the launch function returns.
 #ifndef TORCH_XLA_EXT_BUFFER_H_
 #define TORCH_XLA_EXT_BUFFER_H_
@@ -23,8 +23,8 @@ struct BufferView {
   DType dtype = DType::kAbsent;
   int rank = 0;
   const int64_t* dims = nullptr;
-  // The dimensions in the order of memory, the one that changes fastest first;
-  // null for a row-major array.
+  // The dimensions in memory order, the fastest-changing first; null for a
+  // row-major array.
   const int* layout = nullptr;
 };
 
@@ -49,7 +49,7 @@ class AnyView {
     for (int i = 0; i < view_.rank; ++i) size *= view_.dims[i];
     return size;
   }
-  // The number of elements between two neighbors along a dimension.
+  // The distance, in elements, between two neighbors along a dimension.
   int64_t stride(int i) const {
     int64_t stride = 1;
     if (view_.layout == nullptr) {
@@ -89,7 +89,7 @@ class TypedView : public AnyView<kMutable> {
   template <typename T = Element>
   auto data() const {
     static_assert(sizeof(T) == sizeof(Element),
-                  "the type of the data has another size than the dtype");
+                  "the size of T differs from that of the dtype");
     return AnyView<kMutable>::template data<T>();
   }
 };

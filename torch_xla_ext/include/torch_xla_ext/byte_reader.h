@@ -1,4 +1,4 @@
-// Reads a payload's bytes. For untyped_payload.h and params.h.
+// Reads a payload's bytes, for untyped_payload.h and params.h.
 #ifndef TORCH_XLA_EXT_BYTE_READER_H_
 #define TORCH_XLA_EXT_BYTE_READER_H_
 

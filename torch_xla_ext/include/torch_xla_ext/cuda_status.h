@@ -1,4 +1,4 @@
-// The status of a CUDA call, for launch functions.
+// Converts the error code of a CUDA call to a Status, for launch functions.
 #ifndef TORCH_XLA_EXT_CUDA_STATUS_H_
 #define TORCH_XLA_EXT_CUDA_STATUS_H_
 

@@ -31,11 +31,11 @@ enum class DType : uint8_t {
   kF8E4M3FN = 20,
   kF8E3M4 = 29,
   kF8E8M0FNU = 33,
-  // A byte with two values of F4E2M1FN, the first one in its low bits, as
-  // torch.float4_e2m1fn_x2. XLA has a type of single values only.
+  // A byte with two F4E2M1FN values, the first in its low bits, as
+  // torch.float4_e2m1fn_x2. XLA has a type only for single values.
   kF4E2M1FNX2 = 200,
-  // A byte with two integers of four bits, the first one in its low bits. XLA
-  // has types of single values only, and PyTorch has no operations for them.
+  // A byte with two 4-bit integers, the first in its low bits. XLA has a type
+  // only for single values, and PyTorch has no operations for such integers.
   kS4X2 = 201,
   kU4X2 = 202,
 };

@@ -1,8 +1,9 @@
-// The FFI entry: a launch function as a handler of XLA's FFI. For kernel.h.
+// The FFI entry, which makes a launch function a handler of XLA's FFI. For
+// kernel.h; authors do not need it.
 //
 // It reads a call with the structures of XLA's C API. xla/ffi/api/ffi.h has C++
-// classes for that; they take nvcc 2 s for each architecture, longer than most
-// kernels.
+// classes for this, but nvcc needs 2 s for each architecture to compile them,
+// longer than for most kernels.
 #ifndef TORCH_XLA_EXT_FFI_ENTRY_H_
 #define TORCH_XLA_EXT_FFI_ENTRY_H_
 
@@ -26,7 +27,8 @@
 
 namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 
-// A trait of an FFI entry. XLA's own, xla::ffi::Traits, are accepted, too.
+// A trait of an FFI entry. XLA's own traits, xla::ffi::Traits, are accepted,
+// too.
 struct HandlerTrait {
   template <typename E, typename = std::enable_if_t<std::is_enum_v<E>>>
   constexpr HandlerTrait(E trait)  // NOLINT(google-explicit-constructor)
@@ -219,7 +221,7 @@ Status DecodeFields(const XLA_FFI_Attrs& attributes, const std::string& prefix,
 }
 
 // Reads the parameters, and which operands are absent. Unknown attributes are
-// refused: they are most likely misspelt.
+// refused, because they are most likely misspelt.
 template <typename Params>
 Status DecodeAttributes(const XLA_FFI_Attrs& attributes, Params* params,
                         uint64_t* absent) {
@@ -294,8 +296,8 @@ inline XLA_FFI_Error* ErrorOf(const XLA_FFI_CallFrame& frame,
 
 using HandlerTraits = std::initializer_list<HandlerTrait>;
 
-// Answers a call with an extension, by which XLA asks for the version and the
-// traits. Returns whether it was one.
+// Answers a call with which XLA asks for the version and the traits. Returns
+// whether the call was of this kind.
 inline bool AnswerMetadata(const XLA_FFI_CallFrame& frame,
                            HandlerTraits traits) {
   const XLA_FFI_Extension_Base* const asked = frame.extension_start;
@@ -311,7 +313,7 @@ inline bool AnswerMetadata(const XLA_FFI_CallFrame& frame,
   return true;
 }
 
-// Stream: as of CallFfi.
+// Stream: as in CallFfi.
 template <const Signature& kSignature, auto kLaunch, typename... Stream>
 XLA_FFI_Error* CallHandler(const char* entry, XLA_FFI_CallFrame* frame,
                            HandlerTraits traits) {

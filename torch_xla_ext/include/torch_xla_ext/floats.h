@@ -1,4 +1,5 @@
-// The 16-bit floats that C++ lacks, for Host code: no other header is needed.
+// The 16-bit floats that C++ lacks, for Host code. This header needs no other
+// header.
 //
 //   const BFloat16* x = buffer.data<BFloat16>();
 //   y[i] = BFloat16(2.0f * static_cast<float>(x[i]));
@@ -25,8 +26,8 @@ inline float FloatOf(uint32_t bits) {
 
 }  // namespace internal
 
-// BF16: the upper half of a float. Conversion from float rounds to the nearest,
-// to the even one of two; a NaN becomes 0x7FC0.
+// BF16: the upper half of a float. Conversion from float rounds to nearest,
+// ties to even; a NaN becomes 0x7FC0.
 struct BFloat16 {
   uint16_t bits;
 
@@ -42,8 +43,8 @@ struct BFloat16 {
 };
 
 // F16, of IEEE 754: 5 bits of exponent and 10 of mantissa. Conversion from
-// float rounds to the nearest, to the even one of two, beyond 65504 to
-// infinity; a NaN becomes 0x7E00 with its sign.
+// float rounds to nearest, ties to even; beyond 65504, to infinity. A NaN
+// becomes 0x7E00 with its sign.
 struct Half {
   uint16_t bits;
 

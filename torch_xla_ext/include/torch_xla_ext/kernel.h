@@ -19,8 +19,8 @@
 //   XLA_KERNEL_HOST(XlaGpuScale, kScale, ScaleOnHost);
 //
 // Use the macros in the global namespace. They define the functions that XLA
-// calls, which check every call: the launch function only gets arguments that
-// the signature allows.
+// calls, which check every call: the launch function only receives arguments
+// that the signature allows.
 //
 //   symbol                                   platform  API
 //   XlaGpuScale(stream, buffers, …)          CUDA      untyped, version 3

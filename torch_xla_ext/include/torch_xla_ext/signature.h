@@ -11,8 +11,8 @@
 //     is the same size wherever it appears; with a star, it is any number of
 //     dimensions. `[]` is a scalar. A name that is also a parameter's (int32_t
 //     or int64_t) equals the parameter;
-//   - an array is row-major, or has the layout in braces after its dimensions,
-//     as XLA writes it, the dimension that changes fastest first:
+// - an array is row-major, or has the layout in braces after its dimensions, as
+// XLA writes it, with the fastest-changing dimension first:
 //     `x: F32[n, k]{0, 1}` is column-major;
 //   - an operand with a question mark is optional;
 //   - a result without dtype and dimensions, `-> (cache)`, shares the buffer of
@@ -63,8 +63,8 @@ struct Argument {
   int num_dims = 0;
   int star = -1;   // the dimension with a star
   int alias = -1;  // of a result: the operand whose buffer it shares
-  // The dimensions in the order of memory, the one that changes fastest first;
-  // empty for a row-major array.
+  // The dimensions in memory order, the fastest-changing first; empty for a
+  // row-major array.
   int layout_size = 0;
   int layout[kMaxDims] = {};
   Dim dims[kMaxDims];

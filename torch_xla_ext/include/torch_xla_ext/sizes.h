@@ -7,8 +7,8 @@
 //   XLA_KERNEL_SIZE(XlaGpuFoo, kFoo, workspace_size, WorkspaceSize);
 //
 // Use the macro in one file of the kernel, in the global namespace. Python
-// calls it before a call is traced; the kernel itself takes a workspace of any
-// size, or checks it.
+// calls the function before a call is traced; the kernel itself accepts a
+// workspace of any size, or checks the size.
 #ifndef TORCH_XLA_EXT_SIZES_H_
 #define TORCH_XLA_EXT_SIZES_H_
 
@@ -23,8 +23,8 @@
 
 namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 
-// The sizes that the operands of a call have, by the signature's names, without
-// those with a star.
+// The sizes of a call's operands, by their names in the signature, without
+// names that have a star.
 class Sizes {
  public:
   // The size of each name, in the order of its first appearance in the

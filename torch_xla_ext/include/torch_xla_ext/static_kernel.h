@@ -1,5 +1,5 @@
-// Registration of kernels that are linked into the wheel. For
-// kernel.h; authors do not need it.
+// Registers kernels that are linked into the wheel. For kernel.h; authors do
+// not need it.
 #ifndef TORCH_XLA_EXT_STATIC_KERNEL_H_
 #define TORCH_XLA_EXT_STATIC_KERNEL_H_
 
@@ -17,10 +17,10 @@ struct StaticKernel {
   const char* schema;  // SchemaText()
 };
 
-// Stores `kernel` until torch_xla is imported, which registers its FFI entry
-// and can report errors. Called by static initialisers; always true. Weak:
-// a torch_xla built from source (patches/) links kernels without this library,
-// and has their untyped entries only.
+// Stores `kernel` until torch_xla is imported, which registers the kernel's FFI
+// entry and can report errors. Called by static initialisers; always returns
+// true. Weak, because a torch_xla built from source (patches/) links kernels
+// without this library, and has only their untyped entries.
 __attribute__((weak)) bool AddStaticKernel(const StaticKernel& kernel);
 
 // A function that returns the size of one dimension of a kernel's results
@@ -31,7 +31,7 @@ struct StaticSize {
   int64_t (*function)(const int64_t* sizes, const uint8_t* dtypes);
 };
 
-// Stores it for Python, as AddStaticKernel does.
+// Stores `size` for Python, as AddStaticKernel stores a kernel.
 __attribute__((weak)) bool AddStaticSize(const StaticSize& size);
 
 }  // namespace torch_xla_ext

@@ -1,4 +1,5 @@
-// The untyped entry: a launch function behind an untyped payload. For kernel.h.
+// The untyped entry, which calls a launch function with the contents of an
+// untyped payload. For kernel.h; authors do not need it.
 #ifndef TORCH_XLA_EXT_UNTYPED_ENTRY_H_
 #define TORCH_XLA_EXT_UNTYPED_ENTRY_H_
 
@@ -27,8 +28,8 @@ namespace internal {
 
 using SetFailure = void (*)(XlaCustomCallStatus*, const char*, size_t);
 
-// XlaCustomCallStatusSetFailure, from the link or else from torch_xla's binary,
-// which the process that calls kernels has loaded under its SONAME.
+// XlaCustomCallStatusSetFailure, if it is linked; otherwise from torch_xla's
+// binary, which a process that calls kernels has loaded under its SONAME.
 inline SetFailure FindSetFailure() {
   if (XlaCustomCallStatusSetFailure != nullptr) {
     return XlaCustomCallStatusSetFailure;

@@ -1,4 +1,4 @@
-// The payload of an untyped call, which otherwise passes a kernel only
+// The payload of an untyped call, which without it passes a kernel only
 // pointers. Version 1, little-endian, without padding:
 //
 //   u8   magic          1. No JSON begins with this byte: XLA:GPU would parse a
@@ -37,8 +37,9 @@
 
 namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
-              "untyped payloads are read as they lie in memory");
+static_assert(
+    __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+    "untyped payloads are little-endian, and are read without conversion");
 
 inline constexpr uint8_t kUntypedPayloadMagic = 1;
 inline constexpr uint8_t kUntypedPayloadVersion = 1;
@@ -66,8 +67,8 @@ constexpr uint64_t SchemaHash(std::string_view schema) {
 
 namespace internal {
 
-// A parsed payload. `views` have no data: the untyped payload describes what
-// the call's pointers point to.
+// A parsed payload. `views` have no data: the payload only describes the arrays
+// to which the call's pointers point.
 struct UntypedPayload {
   std::vector<BufferView> views;  // operands, then results
   std::vector<int64_t> dims;      // what the views point into

@@ -1,4 +1,4 @@
-"""Checks of operands with which torch-tpu ends the process, where PyTorch raises an error."""
+"""Checks of operands with which torch-tpu crashes the process, where PyTorch raises an error."""
 
 import torch
 

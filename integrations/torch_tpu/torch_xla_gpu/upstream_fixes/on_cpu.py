@@ -34,9 +34,9 @@ _FACTORIZATIONS = (
 # torch-tpu's own multiplies in TensorFloat-32 on a GPU, whatever set_float32_matmul_precision says:
 # singular values are off by 4e-5 of the largest, which makes pinv of a singular matrix wrong.
 _SINGULAR_VALUES = (_aten._linalg_svd.default,)
-# torch-tpu ends the process: "Check failed: self_type.getRank() == index_type.getRank()".
+# torch-tpu crashes the process: "Check failed: self_type.getRank() == index_type.getRank()".
 _REDUCTIONS = (_aten.index_reduce.default,)
-# XLA:CPU's compiler ends the process at HLO's scan, plug-in 0.11.2: "Check failed:
+# XLA:CPU's compiler crashes the process at HLO's scan, plug-in 0.11.2: "Check failed:
 # operand_maps.size() == 1". XLA:GPU compiles it. These are or contain one.
 _SCANS = (
     _aten.cumprod.default,

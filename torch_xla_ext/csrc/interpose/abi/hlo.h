@@ -1,5 +1,5 @@
-// The parts of HLO and XLA's SPMD partitioner that partitioning/ needs, as
-// compiled into the upstream binary.
+// Declares the parts of HLO and XLA's SPMD partitioner that partitioning/ uses,
+// as compiled into the upstream binary.
 #ifndef TORCH_XLA_EXT_CSRC_HLO_H_
 #define TORCH_XLA_EXT_CSRC_HLO_H_
 

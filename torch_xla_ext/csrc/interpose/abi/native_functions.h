@@ -1,5 +1,5 @@
 // torch_xla's kernels for aten_overrides/, as compiled into the upstream
-// binary, and as the header declares them that upstream generates
+// binary, and as upstream's generated header declares them
 // (torch_xla/csrc/XLANativeFunctions.h).
 #ifndef TORCH_XLA_EXT_CSRC_NATIVE_FUNCTIONS_H_
 #define TORCH_XLA_EXT_CSRC_NATIVE_FUNCTIONS_H_
@@ -13,8 +13,8 @@
 
 namespace torch_xla {
 
-// The type of torch_xla's kernel of an operator: that of the operator, with
-// sizes that are numbers.
+// The type of torch_xla's kernel of an operator: the operator's type with
+// int64_t in place of c10::SymInt.
 template <typename T>
 struct WithNumbersForSizes {
   using type = T;

@@ -21,7 +21,7 @@ _XLAC = torch_xla._XLAC
 
 
 class Local(NamedTuple):
-    """How one device calls the kernel on its part of the arrays.
+    """The call that one device makes on its part of the arrays.
 
     Attributes:
         arguments: maps the part's inputs, as meta tensors, and the types of its outputs to the

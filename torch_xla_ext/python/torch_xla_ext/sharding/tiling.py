@@ -35,7 +35,7 @@ _PRE_SIZE, _SIZE = 1, 2
 
 @dataclass(frozen=True)
 class Tiling:
-    """How an array is divided into tiles.
+    """The division of an array into tiles.
 
     Attributes:
         counts: the number of tiles in each dimension.

@@ -12,7 +12,7 @@ from xla_kernels.signature.schema import ArrayType
 
 @dataclass(frozen=True)
 class Binding:
-    """Which parameters a call's arguments and outputs are passed for.
+    """The binding of a call's arguments and outputs to the kernel's parameters.
 
     Attributes:
         outputs: the results' types.
