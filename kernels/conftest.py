@@ -1,4 +1,4 @@
-"""Fixtures of the kernels' tests, which run on the built wheel."""
+"""Fixtures for the kernel tests, which run against the built wheel."""
 
 from testing.fixtures import device, seed
 

@@ -1,7 +1,7 @@
 """Run when Python starts (torch_xla_gpu_startup.pth), so that `import torch` skips torch-tpu.
 
-PyTorch imports torch-tpu at its own import. That prints a line, and aborts the process if no library
-for TPUs is named. `import torch_xla_gpu` imports torch-tpu.
+PyTorch imports torch-tpu when it is imported. torch-tpu prints a line, and aborts the process if no
+library for TPUs is named. `import torch_xla_gpu` imports torch-tpu later.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The sum of a matrix over the devices of the process, in one exchange, and its norm."""
+"""Sum a matrix over the devices of the process in one exchange, and normalize the sum."""
 
 import torch
 
@@ -52,9 +52,9 @@ define_operator(
 
 
 def _all_reduce_of_xla(x: torch.Tensor, peers: torch.Tensor) -> torch.Tensor:
-    """Sum by XLA's own all-reduce, of float32 values.
+    """Sum float32 values with XLA's own all-reduce.
 
-    XLA:CPU may run a program's calls in another order on each device, so that devices would
+    XLA:CPU may run a program's calls in a different order on each device, so that the kernel would
     exchange data of different calls.
     """
     from torch_xla import _XLAC
@@ -73,11 +73,11 @@ def _all_reduce_of_xla(x: torch.Tensor, peers: torch.Tensor) -> torch.Tensor:
 def all_reduce(x: torch.Tensor, peers: torch.Tensor) -> torch.Tensor:
     """Sum a matrix over devices of this process: ``torch.ops.xla_gpu.all_reduce``.
 
-    It is called in a region of manual sharding, where each device has a matrix of its own, in place
-    of XLA's all-reduce: up to some hundred kilobytes it is faster, because devices exchange data
-    once (a one-shot all-reduce), and because a CUDA graph may hold it. Sums are computed in float32
-    in the order of ranks, so that all devices get the same bits. It has no derivatives. On the CPU,
-    this function is XLA's own all-reduce, and the operator has no kernel.
+    Call it in a region of manual sharding, where each device has a different matrix, in place of
+    XLA's all-reduce. Up to some hundred kilobytes it is faster, because devices exchange data once
+    (a one-shot all-reduce), and because a CUDA graph can contain it. Sums are computed in float32
+    in the order of ranks, so that all devices receive the same bits. It has no derivatives. On the
+    CPU, this function calls XLA's own all-reduce, and the operator has no kernel.
 
     Args:
         x: the device's matrix [num_rows, num_columns], float16, bfloat16 or float32; a multiple of
@@ -86,11 +86,11 @@ def all_reduce(x: torch.Tensor, peers: torch.Tensor) -> torch.Tensor:
             int64, of at most 8 devices and `all_reduce.WORKSPACE_BYTES` bytes on each.
 
     Returns:
-        The sum, of the shape and dtype of `x`, on each device.
+        The sum, with the shape and dtype of `x`, on each device.
 
     Raises:
-        TypeError: `x` has another dtype than these.
-        ValueError: `x` is not a matrix of a multiple of 16 bytes, or `peers` not a row.
+        TypeError: `x` has an unsupported dtype.
+        ValueError: `x` is not a matrix whose bytes are a multiple of 16, or `peers` is not one row.
         NotImplementedError: autograd would record the call.
     """
     if front_end.current().platform() == "Host":
@@ -107,10 +107,10 @@ def all_reduce_rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Add a matrix's sum over devices to a residual, and normalize the rows.
 
-    It is ``torch.ops.xla_gpu.all_reduce_rms_norm``: `all_reduce`, the addition and an RMS norm
-    (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019) in one kernel, as they follow
-    each other in a language model whose layers are divided over devices. It computes, with total
-    and the norm in float32, what vLLM's ``RMSNorm`` does after an all-reduce::
+    ``torch.ops.xla_gpu.all_reduce_rms_norm`` is `all_reduce`, an addition and an RMS norm (Zhang
+    and Sennrich, "Root Mean Square Layer Normalization", 2019) in one kernel, as they follow each
+    other in a language model that is sharded over devices. It computes the same as vLLM's
+    ``RMSNorm`` after an all-reduce, with float32 sums and norms::
 
         total = all_reduce(x, peers).float() + residual.float()
         scale = torch.rsqrt(total.square().mean(-1, keepdim=True) + epsilon)
@@ -122,7 +122,7 @@ def all_reduce_rms_norm(
     Args:
         x: the device's matrix [num_rows, num_columns], float16, bfloat16 or float32; a row has a
             multiple of 16 bytes, and at most `MAX_ROW_BYTES`.
-        residual: as `x`, the same on each device.
+        residual: of the shape and dtype of `x`, the same on each device.
         weight: [num_columns], of the same dtype.
         peers: as for `all_reduce`.
         epsilon: added to the mean of the squares.
@@ -131,8 +131,8 @@ def all_reduce_rms_norm(
         The normalized rows, and the sum with the residual, of the shape and dtype of `x`.
 
     Raises:
-        TypeError: `x` has another dtype than these, or the operands' dtypes differ.
-        ValueError: a shape or a size differs from these.
+        TypeError: `x` has an unsupported dtype, or the operands' dtypes differ.
+        ValueError: a shape does not match, or a row's size is not supported.
         NotImplementedError: autograd would record the call.
     """
     if front_end.current().platform() == "Host":

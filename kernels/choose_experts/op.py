@@ -1,4 +1,4 @@
-"""The router of MoE (mixture of experts) layers."""
+"""Choose experts, as the router of MoE (mixture of experts) layers does."""
 
 import torch
 
@@ -45,26 +45,27 @@ def choose_experts(
     renormalize: bool = True,
     scaling: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Choose the experts of each token by a router's logits, in float32.
+    """Choose each token's experts from a router's logits, in float32.
 
-    With groups of neighboring experts, the groups with the best expert are chosen first; with a
-    bias, those with the best sum of two experts (DeepSeek-AI, "DeepSeek-V3", 2024).
+    If neighboring experts form groups, the groups with the best expert are chosen first; with a
+    bias, the groups with the best sum of two experts (DeepSeek-AI, "DeepSeek-V3", 2024).
 
     Args:
         logits: [num_tokens, num_experts], float16, bfloat16 or float32; at most 1024 experts.
-        top_k: how many experts a token has, at most 64.
+        top_k: the number of experts for each token, at most 64.
         scoring: "softmax" or "sigmoid".
         bias: float32 [num_experts], added to the scores for the choice, not for the weights.
-        num_groups, top_groups: how many groups there are, at most 32, and how many are chosen.
-        renormalize: whether the weights of a token's experts have the sum `scaling`.
+        num_groups, top_groups: the number of groups, at most 32, and of chosen groups.
+        renormalize: whether to scale the weights of a token's experts so that their sum is
+            `scaling`.
         scaling: a factor of the weights.
 
     Returns:
-        The weights, float32, and the experts, int32, both [num_tokens, top_k]. Of equal experts
-        the first are chosen. Where autograd records, the weights are differentiable.
+        The weights, float32, and the experts, int32, both [num_tokens, top_k]. Among equal experts,
+        the first are chosen. The weights are differentiable.
 
     Raises:
-        TypeError, ValueError: an argument has another dtype, shape or value than these.
+        TypeError, ValueError: an argument has an unsupported or mismatched dtype, shape or value.
 
     Example:
         >>> weights, experts = choose_experts(torch.tensor([[1.0, 3.0, 2.0, 0.0]]), 2)

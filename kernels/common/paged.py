@@ -1,4 +1,4 @@
-"""Code that the operators on paged caches share: definitions, checks, and the debug switch."""
+"""Definitions, checks and the debug switch that the operators on paged caches share."""
 
 import os
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def reports_out_of_range() -> bool:
 
 
 def require_scale(operator: str, name: str, scale: float | None, cache: torch.Tensor) -> None:
-    """Raise ValueError unless `scale` is one of `cache`: only a quantized cache has scales."""
+    """Raise ValueError unless `scale` is valid for `cache`: only quantized caches have scales."""
     if scale is None:
         return
     if not _MIN_NUMBER <= scale <= _MAX_NUMBER:
@@ -35,7 +35,7 @@ def require_scale(operator: str, name: str, scale: float | None, cache: torch.Te
 def require_logit_options(
     operator: str, scale_name: str, scale: float, sliding_window: int | None, soft_cap: float | None
 ) -> None:
-    """Raise ValueError unless these pages can be used."""
+    """Raise ValueError unless the options of the logits are supported."""
     if not -_MAX_NUMBER <= scale <= _MAX_NUMBER:
         raise ValueError(f"{operator}: {scale_name} must be from -1e12 to 1e12, but is {scale}")
     if sliding_window is not None and sliding_window < 1:
@@ -55,15 +55,15 @@ def widened_query(
     query_scale: float | torch.Tensor | None,
     name: str = "query_scale",
 ) -> tuple[torch.Tensor, float]:
-    """Return a float8_e4m3fn query as bfloat16, which has all of its values; others as they are.
+    """Return a float8_e4m3fn query as bfloat16, which is exact; other queries unchanged.
 
     Args:
-        operator: which errors name.
-        query: [rows, num_heads, head_dim]; None, which the operator refuses.
-        scale: of the logits.
-        query_scale: the factor of its elements: a number, or one for each head, [num_heads]; None
-            for 1.
-        name: of `query_scale`, in errors.
+        operator: the operator's name in errors.
+        query: [rows, num_heads, head_dim], or None, which the operator refuses.
+        scale: the scale of the logits.
+        query_scale: the factor of the query's elements: a number, or one for each head,
+            [num_heads]; None for 1.
+        name: the name of `query_scale` in errors.
 
     Returns:
         The query, and the scale of its logits.
@@ -104,13 +104,14 @@ def define_attention(
     sharding_rule: str,
     lse_rule: str,
 ) -> None:
-    """Define the operator `name`, and `name`_with_lse, which also gives its second result.
+    """Define the operator `name`, and `name`_with_lse, which also returns the second result.
 
     Args:
-        arguments: of both, with parentheses.
-        target, check, attributes: as of define_operator.
-        query: the argument whose rows the second result has.
-        sharding_rule, lse_rule: of the operands and the first result, and of the second one.
+        arguments: the arguments of both operators, in parentheses.
+        target, check, attributes: as in define_operator.
+        query: the argument that has the same rows as the second result.
+        sharding_rule, lse_rule: the rule for the operands and the first result, and the part for
+            the second result.
     """
 
     def define(name: str, results: str, rule: str, sizes: Callable[..., dict[str, int]]) -> None:

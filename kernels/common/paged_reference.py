@@ -1,7 +1,7 @@
-"""Paged attention in PyTorch operations, for torch_xla_ext.debug.use_reference.
+"""Compute paged attention with PyTorch operations, for torch_xla_ext.debug.use_reference.
 
-All tokens of a table are gathered and masked, and all rows are computed for each sequence, so it is
-only suitable for small problems.
+All tokens of a table are gathered and masked, and all rows are computed for each sequence, so this
+is only suitable for small problems.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ Attributes = Mapping[str, float]
 def _gather(
     cache: torch.Tensor, pages: torch.Tensor, num_heads: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows of `pages`, [num_heads, tokens, head_dim], float32; and whether they exist."""
+    """Return rows of `pages`, float32 [num_heads, tokens, head_dim], and whether they exist."""
     page_size = cache.shape[1]
     present = (pages >= 0) & (pages < cache.shape[0])
     rows = cache.float()[torch.where(present, pages, 0).long()].flatten(0, 1)
@@ -38,10 +38,10 @@ def _attend(
     """Compute attention of query [rows, num_heads, head_dim], at position [rows], in float32.
 
     Args:
-        present: [tokens] or [rows, tokens]: whether they are attended to.
+        present: [tokens] or [rows, tokens]: whether a token is attended to.
 
     Returns:
-        It, and the logarithms of the softmax's denominators, [rows, num_heads].
+        The attended values, and the logarithms of the softmax's denominators, [rows, num_heads].
     """
     distance = torch.arange(keys.shape[1], device=query.device) - position[:, None]
     visible = present & (distance <= 0)

@@ -1,4 +1,4 @@
-"""A copy that XLA:GPU puts into no CUDA graph."""
+"""Copy a tensor with an operator that XLA:GPU keeps out of CUDA graphs."""
 
 import torch
 
@@ -16,21 +16,21 @@ define_operator(
 def copy_outside_graphs(x: torch.Tensor) -> torch.Tensor:
     """Copy a tensor outside XLA's CUDA graphs: ``torch.ops.xla_gpu.copy_outside_graphs``.
 
-    XLA:GPU rewrites a CUDA graph whenever the address of an array that it reads or writes has
-    changed since the previous run. This holds for an argument that is sent for each run, and for a
-    result that is still in use when the program runs again. If the program copies such arguments
-    and results by this operator, the graph between the copies keeps its addresses. It has no
-    derivatives.
+    XLA:GPU rewrites a CUDA graph whenever the address of an array that the graph reads or writes
+    has changed since the previous run. This happens for an argument that is sent for each run, and
+    for a result that is still in use when the program runs again. If the program copies such
+    arguments and results with this operator, the addresses in the graph between the copies stay the
+    same. The operator has no derivatives.
 
     Args:
         x: a tensor of any shape and strides, of dtype float16, bfloat16, float32, float64, int32 or
             int64.
 
     Returns:
-        A tensor of the same values, shape and dtype, contiguous.
+        A contiguous tensor with the same values, shape and dtype.
 
     Raises:
-        TypeError: `x` has another dtype than these.
+        TypeError: `x` has an unsupported dtype.
         NotImplementedError: autograd would record the call.
 
     Example:

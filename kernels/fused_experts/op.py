@@ -1,6 +1,6 @@
-"""MoE (mixture of experts): each token is computed by the experts that a router chooses for it.
+"""MoE (mixture of experts) layers: a router chooses the experts that compute each token.
 
-Plain PyTorch around the kernels of group_rows and grouped_matmul.
+This is plain PyTorch around the kernels of group_rows and grouped_matmul.
 """
 
 from collections.abc import Callable
@@ -60,11 +60,11 @@ class _Gather(torch.autograd.Function):
 
 
 def gather_rows(x: torch.Tensor, index: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Return ``x[index]``, whose gradient is a gather and a sum, always in the same order.
+    """Return ``x[index]``; its gradient is a gather and a sum, always in the same order.
 
     Args:
         x: [num_rows, ...].
-        index: int32 [num_taken], which takes each row equally often.
+        index: int32 [num_taken], in which each row occurs equally often.
         places: int32 [num_taken]: the indices of the first row's copies in the result, then the
             second row's, and so on.
 
@@ -97,12 +97,12 @@ class _RowsOfGroups(torch.autograd.Function):
 def rows_of_groups(
     values: torch.Tensor, groups: torch.Tensor, ranges: torch.Tensor
 ) -> torch.Tensor:
-    """Return each row's values of its group, such as a bias: ``values[groups]``.
+    """Return for each row the values of its group, such as a bias: ``values[groups]``.
 
     Args:
         values: [num_groups, n], float16, bfloat16 or float32.
         groups: int32 [num_rows], in ascending order.
-        ranges: int32 [num_groups, 2], the groups' rows, for the gradient.
+        ranges: int32 [num_groups, 2], the begin and end of each group's rows, for the gradient.
 
     Example:
         >>> groups, ranges = torch.tensor([0, 1, 1]).int(), torch.tensor([[0, 1], [1, 3]]).int()
@@ -132,42 +132,44 @@ def fused_experts(
     down_scale: torch.Tensor | None = None,
     input_scales: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Compute an MoE layer, each token by its own experts.
+    """Compute an MoE layer: run each token through its own experts, and sum the results.
 
     A token's result is the sum of ``weight * down(act(gate(x), up(x)))`` over its experts. Only
-    weights of chosen experts are read, and no shape depends on the choice. Tokens and their experts
-    are sorted, multiplied by `grouped_linear`, and added by `grouped_linear_sum` or, where autograd
-    records, by operations with derivatives.
+    weights of chosen experts are read, and no shape depends on the choice. Tokens are sorted by
+    expert, multiplied with `grouped_linear`, and summed with `grouped_linear_sum` or, if autograd
+    records, with differentiable operations.
 
     Args:
         x: [num_tokens, hidden], float16, bfloat16 or float32. Under torch.autocast, `x` and the
             experts' weights are cast to its dtype.
-        weights: [num_tokens, top_k], of the router.
-        experts: [num_tokens, top_k], integers in ``range(num_experts)``, as of `choose_experts`.
+        weights: [num_tokens, top_k], the router's weights.
+        experts: [num_tokens, top_k], integers in ``range(num_experts)``, as from
+            `choose_experts`.
         gate_up: [num_experts, 2 * inner, hidden], of the dtype of `x`, or float8_e4m3fn or MXFP4
             with scales; at most 1024 experts.
-        down: [num_experts, hidden, inner], as `gate_up`.
-        activation: "silu", "gelu", "gelu_tanh" or "swigluoai", or a function of gate and up.
+        down: [num_experts, hidden, inner], with a dtype as for `gate_up`.
+        activation: "silu", "gelu", "gelu_tanh", "swigluoai", or a function of gate and up.
         gate_up_bias: [num_experts, 2 * inner].
         down_bias: [num_experts, hidden].
-        gate_rows: the number of rows of the gate in `gate_up` before as many rows of up,
-            repeatedly: by default all `inner`; 1 if they alternate; a divisor of `inner` if several
-            devices share the rows, so that each device has its rows of both.
+        gate_rows: how the rows of gate and up are interleaved in `gate_up`: so many rows of the
+            gate, then as many of up, repeatedly. By default `inner`, all rows of the gate first; 1
+            if rows alternate; a divisor of `inner` if several devices share the rows, so that each
+            device has rows of both.
         transposed: `gate_up` is [num_experts, hidden, 2 * inner] and `down` [num_experts, inner,
             hidden].
-        gate_up_scale, down_scale: float32 [num_experts, n_scales, k_scales], of weights in
-            float8_e4m3fn, as of `scaled_grouped_linear`: the inputs of both products are rounded,
-            too, by `quantize_inputs`. Or uint8, of weights in MXFP4, as of `mx_grouped_linear`. The
-            result has no derivatives.
-        input_scales: float32 [] each, of the inputs of both products; by default each row, or its
-            blocks if the weights have blocks along k, have their own.
+        gate_up_scale, down_scale: float32 [num_experts, n_scales, k_scales], for float8_e4m3fn
+            weights, as in `scaled_grouped_linear`; the inputs of both products are then rounded,
+            too, by `quantize_inputs`. Or uint8, for MXFP4 weights, as in `mx_grouped_linear`. With
+            scales the result has no derivatives.
+        input_scales: float32 [] each, the scales of the inputs of both products; by default each
+            row has its own scale, or its blocks do if the weights have blocks along k.
 
     Returns:
-        [num_tokens, hidden], of the dtype of `x`, with sums in float32. It is differentiable with
+        [num_tokens, hidden], of the dtype of `x`, summed in float32. It is differentiable with
         respect to all floating-point tensors.
 
     Raises:
-        TypeError, ValueError: an argument has another dtype or shape than these.
+        TypeError, ValueError: an argument has an unsupported or mismatched dtype or shape.
 
     Example:
         >>> x = torch.randn(3, 16, device="xla")

@@ -1,4 +1,4 @@
-"""Sort rows by the indices of their groups, as MoE layers need it."""
+"""Sort rows by group, as MoE layers need it."""
 
 import torch
 
@@ -17,10 +17,10 @@ define_operator(
 def group_rows(
     groups: torch.Tensor, num_groups: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sort rows by the numbers of their groups: ``torch.ops.xla_gpu.group_rows``.
+    """Sort rows by group: ``torch.ops.xla_gpu.group_rows``.
 
-    The sort is stable. Rows whose number is not in ``range(num_groups)`` come last. The ranges are
-    for `grouped_matmul`.
+    The sort is stable. Rows whose group is not in ``range(num_groups)`` come last. Pass the
+    resulting ranges to `grouped_matmul`.
 
     Args:
         groups: int32 [num_rows], each row's group.
@@ -32,7 +32,7 @@ def group_rows(
         ranges: int32 [num_groups, 2]: the begin and the end of each group in `order`.
 
     Raises:
-        TypeError, ValueError: an argument has another dtype, shape or value than these.
+        TypeError, ValueError: an argument has an unsupported or mismatched dtype, shape or value.
 
     Example:
         >>> order, position, ranges = group_rows(torch.tensor([2, 0, 2, 0]).int().to("xla"), 3)

@@ -13,7 +13,7 @@ def _arguments(dtype: torch.dtype) -> Arguments:
 
 
 def _reference(groups: torch.Tensor) -> torch.Tensor:
-    """Return order, position and ranges, one behind the other."""
+    """Return order, position and ranges, concatenated."""
     numbers = torch.where((groups >= 0) & (groups < _NUM_GROUPS), groups, _NUM_GROUPS)
     order = numbers.argsort(stable=True)
     ends = torch.stack([(numbers <= group).sum() for group in range(-1, _NUM_GROUPS)])

@@ -1,4 +1,4 @@
-"""Checks and times the CUDA kernels of grouped_matmul and group_rows without torch_xla or Bazel.
+"""Check and time the CUDA kernels of grouped_matmul and group_rows without torch_xla or Bazel.
 
 A plain script for a machine with a GPU, any torch with CUDA and the library that Bazel builds as
 //benchmarks:libpaged_kernels.so:
@@ -6,9 +6,9 @@ A plain script for a machine with a GPU, any torch with CUDA and the library tha
     python kernels/grouped_matmul/gpu_check.py [--time] LIBRARY
 
 It calls the untyped entries with packed payloads, as XLA does, and compares with float64. --time
-also measures them, and torch._grouped_mm and torch._scaled_grouped_mm (of fp8, with scales of rows
-and columns) where torch has them, in CUDA graphs, at the products of Qwen3-30B-A3B's experts, and
-bfloat16 and MXFP4 at those of gpt-oss-20b.
+also times them in CUDA graphs beside torch._grouped_mm and torch._scaled_grouped_mm (fp8, with
+scales for rows and columns), if torch has these: with the shapes of Qwen3-30B-A3B's experts, and,
+in bfloat16 and MXFP4, with those of gpt-oss-20b.
 """
 
 import argparse
@@ -199,7 +199,7 @@ def check_scaled(
 
 
 def mx_arrays(groups: int, n: int, k: int, most: int) -> dict[str, torch.Tensor]:
-    """Return weights with random codes and exponents of 117 to `most`."""
+    """Return weights with random codes, and exponents from 117 to `most`."""
     codes = torch.randint(256, (groups, n, k // 2), dtype=torch.uint8, device="cuda")
     scales = torch.randint(117, most + 1, (groups, n, k // 32), device="cuda").to(torch.uint8)
     return {"w": codes.view(torch.float4_e2m1fn_x2), "w_scale": scales.view(torch.float8_e8m0fnu)}
@@ -233,14 +233,14 @@ def check_mx(
 
 
 def sizes_of(tokens: int, seed: int, experts: int = EXPERTS, top_k: int = TOP_K) -> torch.Tensor:
-    """Return how many tokens choose each expert, at random."""
+    """Return random numbers of tokens for each expert."""
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.rand(tokens, experts, generator=generator).topk(top_k, dim=1).indices
     return torch.bincount(chosen.flatten(), minlength=experts)
 
 
 def median_time(calls: Sequence[Callable[[], object]]) -> float:
-    """Return the microseconds of a call, of CUDA graphs with all of them twice."""
+    """Return the median microseconds of a call, from a CUDA graph that makes all calls twice."""
     return statistics.median(microseconds([*calls, *calls], repeats=5))
 
 

@@ -1,4 +1,4 @@
-"""Matrix products of groups of rows, each with its own matrix, as MoE layers need them."""
+"""Grouped matmuls: multiply each group of rows by its own matrix, as MoE layers do."""
 
 from collections.abc import Callable
 from functools import partial
@@ -111,7 +111,7 @@ def _check_scales(
 
 
 def _scaled_rule(w: torch.Tensor, w_scale: torch.Tensor, **others: Value) -> str:
-    """Return the rule; devices may share dimensions with scales of blocks by whole blocks."""
+    """Return the sharding rule; devices share dimensions with block scales in whole blocks."""
 
     def dimension(name: str, size: int, scales: int) -> tuple[str, str]:
         if scales == 1:
@@ -162,7 +162,7 @@ define_operator(
 
 
 def group_ranges(sizes: torch.Tensor) -> torch.Tensor:
-    """Return the rows of groups that follow one another: `ranges` of `grouped_matmul`.
+    """Return `ranges` for `grouped_matmul`, for groups whose rows follow one another.
 
     Args:
         sizes: [num_groups], integers: each group's number of rows.
@@ -181,26 +181,27 @@ def group_ranges(sizes: torch.Tensor) -> torch.Tensor:
 
 
 def grouped_matmul(x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
-    """Multiply groups of rows by matrices of their own: ``torch.ops.xla_gpu.grouped_matmul``.
+    """Multiply each group of rows by its own matrix: ``torch.ops.xla_gpu.grouped_matmul``.
 
-    Group g has the rows ``ranges[g, 0] <= row < ranges[g, 1]``, and its results are
-    ``x[begin:end] @ w[g]``, with sums in float32. Rows of no group are zeros, whatever `x`
-    contains. Only the device reads `ranges`, and only matrices of groups that have rows are read.
-    ``torch._grouped_mm`` and ``jax.lax.ragged_dot`` compute the same.
+    Group g has the rows ``ranges[g, 0] <= row < ranges[g, 1]``, and its results are ``x[begin:end]
+    @ w[g]``, summed in float32. Rows of the result that belong to no group are zeros. Only the
+    device reads `ranges`, and it only reads matrices of groups with rows. ``torch._grouped_mm`` and
+    ``jax.lax.ragged_dot`` compute the same.
 
-    Ranges ascend and are disjoint. If they are not, or are no rows of `x`, they are clipped: a row
-    in several ranges is in the first one, and a range before the end of an earlier one is empty.
+    Ranges must ascend and be disjoint. If they do not, or exceed the rows of `x`, they are clipped:
+    a row in several ranges belongs to the first one, and a range that ends before an earlier one is
+    empty.
 
     Args:
         x: [num_rows, k], float16, bfloat16 or float32.
         w: [num_groups, k, n], of the same dtype; at most 1024 groups.
-        ranges: int32 [num_groups, 2], for instance of `group_ranges`.
+        ranges: int32 [num_groups, 2], for instance from `group_ranges`.
 
     Returns:
         [num_rows, n], of the dtype of `x`. It is differentiable with respect to `x` and `w`.
 
     Raises:
-        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        TypeError, ValueError: an argument has an unsupported or mismatched dtype, shape or device.
 
     Example:
         >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [5.0, 5.0]], device="xla")
@@ -217,19 +218,19 @@ def grouped_matmul(x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor) -> to
 def grouped_linear(x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
     """Multiply groups of rows by transposed matrices: ``torch.ops.xla_gpu.grouped_linear``.
 
-    As `grouped_matmul`, for weights as linear layers keep them: a group's results are
+    This is `grouped_matmul` for weights in the layout of linear layers: a group's results are
     ``x[begin:end] @ w[g].T``.
 
     Args:
         x: [num_rows, k], float16, bfloat16 or float32.
         w: [num_groups, n, k], of the same dtype; at most 1024 groups.
-        ranges: int32 [num_groups, 2], for instance of `group_ranges`.
+        ranges: int32 [num_groups, 2], for instance from `group_ranges`.
 
     Returns:
         [num_rows, n], of the dtype of `x`. It is differentiable with respect to `x` and `w`.
 
     Raises:
-        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        TypeError, ValueError: an argument has an unsupported or mismatched dtype, shape or device.
 
     Example:
         >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], device="xla")
@@ -249,25 +250,25 @@ def grouped_linear_sum(
     position: torch.Tensor,
     weights: torch.Tensor,
 ) -> torch.Tensor:
-    """Add rows of `grouped_linear` with weights: ``torch.ops.xla_gpu.grouped_linear_sum``.
+    """Sum weighted rows of `grouped_linear`: ``torch.ops.xla_gpu.grouped_linear_sum``.
 
     Row i of the result is the sum of ``weights[i, j] * products[position[i, j]]`` over j, where
-    ``products = grouped_linear(x, w, ranges)``: the end of an MoE layer, whose tokens are in
-    several groups. Devices that share the groups, or k, add these sums and not the products.
-    It has no derivatives.
+    ``products = grouped_linear(x, w, ranges)``: the last step of an MoE layer, whose tokens are in
+    several groups. Devices that share the groups, or k, exchange these sums instead of the
+    products. It has no derivatives.
 
     Args:
         x: [num_rows, k], float16, bfloat16 or float32.
         w: [num_groups, n, k], of the same dtype; at most 1024 groups.
-        ranges: int32 [num_groups, 2], as of `grouped_matmul`.
-        position: int32 [num_sums, num_terms]. Positions that are no rows of `x` add nothing.
+        ranges: int32 [num_groups, 2], as in `grouped_matmul`.
+        position: int32 [num_sums, num_terms]. Positions outside of `x` add nothing.
         weights: float32 [num_sums, num_terms].
 
     Returns:
-        [num_sums, n], of the dtype of `x`. Products have that dtype, too, and sums are in float32.
+        [num_sums, n], of the dtype of `x`, to which products are rounded, too; sums are in float32.
 
     Raises:
-        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        TypeError, ValueError: an argument has an unsupported or mismatched dtype, shape or device.
         NotImplementedError: autograd would record the call.
 
     Example:
@@ -293,23 +294,23 @@ def scaled_grouped_linear(
 ) -> torch.Tensor:
     """Multiply groups of rows in fp8, with scales: ``torch.ops.xla_gpu.scaled_grouped_linear``.
 
-    It is `grouped_linear` of ``x * x_scale`` and ``w * w_scale``, whose elements are never stored.
-    Along k, scales are of blocks of 128 elements or of all; along n, of blocks of 128, of each, or
-    of all. With one group it is the product of a linear layer. It has no derivatives.
+    This is `grouped_linear` of ``x * x_scale`` and ``w * w_scale``, which are never stored. Along
+    k, a scale is for a block of 128 elements or for all; along n, for a block of 128, for one row
+    of w, or for all. With one group, it is the product of a linear layer. It has no derivatives.
 
     Args:
-        x: float8_e4m3fn [num_rows, k], for instance of `quantize_rows`.
+        x: float8_e4m3fn [num_rows, k], for instance from `quantize_rows`.
         w: float8_e4m3fn [num_groups, n, k]; at most 1024 groups.
         x_scale: float32 [num_rows, k_scales]; k_scales is 1 or ``ceil(k / 128)``.
         w_scale: float32 [num_groups, n_scales, k_scales]; n_scales is 1, ``ceil(n / 128)`` or n.
-        ranges: int32 [num_groups, 2], as of `grouped_matmul`.
-        dtype: of the results, float16, bfloat16 or float32.
+        ranges: int32 [num_groups, 2], as in `grouped_matmul`.
+        dtype: the dtype of the results: float16, bfloat16 or float32.
 
     Returns:
-        [num_rows, n], of that dtype, with sums in float32.
+        [num_rows, n], of `dtype`, summed in float32.
 
     Raises:
-        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        TypeError, ValueError: an argument has an unsupported or mismatched dtype, shape or device.
         NotImplementedError: autograd would record the call.
 
     Example:
@@ -336,16 +337,17 @@ def scaled_grouped_linear_sum(
     weights: torch.Tensor,
     dtype: torch.dtype = torch.bfloat16,
 ) -> torch.Tensor:
-    """Add rows of products in fp8: ``torch.ops.xla_gpu.scaled_grouped_linear_sum``.
+    """Sum weighted rows of products in fp8: ``torch.ops.xla_gpu.scaled_grouped_linear_sum``.
 
-    It adds rows of `scaled_grouped_linear`, whose first five arguments and `dtype` it has, as
-    `grouped_linear_sum` adds those of `grouped_linear`, with its `position` and `weights`.
+    It sums rows of `scaled_grouped_linear` as `grouped_linear_sum` sums rows of `grouped_linear`.
+    The first five arguments and `dtype` are those of `scaled_grouped_linear`, `position` and
+    `weights` those of `grouped_linear_sum`.
 
     Returns:
-        [num_sums, n], of that dtype. Products have it, too, and sums are in float32.
+        [num_sums, n], of `dtype`, to which products are rounded, too; sums are in float32.
 
     Raises:
-        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        TypeError, ValueError: an argument has an unsupported or mismatched dtype, shape or device.
         NotImplementedError: autograd would record the call.
 
     Example:
@@ -370,25 +372,26 @@ def scaled_grouped_linear_sum(
 def mx_grouped_linear(
     x: torch.Tensor, w: torch.Tensor, w_scale: torch.Tensor, ranges: torch.Tensor
 ) -> torch.Tensor:
-    """Multiply groups of rows by weights in MXFP4: ``torch.ops.xla_gpu.mx_grouped_linear``.
+    """Multiply groups of rows by MXFP4 weights: ``torch.ops.xla_gpu.mx_grouped_linear``.
 
-    It is `grouped_linear` of the weights' values, which are never stored. 32 elements along k, of
-    four bits (E2M1) each, have a power of two as their scale (E8M0), as in the OCP Microscaling
-    Formats (MX) Specification 1.0 and gpt-oss's checkpoints. It has no derivatives.
+    This is `grouped_linear` with the weights' values, which are never stored. Each block of 32
+    elements along k, of four bits (E2M1) each, has a power of two as its scale (E8M0), as in the
+    OCP Microscaling Formats (MX) Specification 1.0 and gpt-oss's checkpoints. It has no
+    derivatives.
 
     Args:
         x: [num_rows, k], float16, bfloat16 or float32; on Hopper, bfloat16 is fast.
-        w: uint8 [num_groups, n, k / 2], two elements a byte, the first one in the low bits; at most
+        w: uint8 [num_groups, n, k / 2], two elements per byte, the first in the low bits; at most
             1024 groups. On the CPU and CUDA also float4_e2m1fn_x2.
-        w_scale: uint8 [num_groups, n, k / 32], whose e is the scale 2^(e - 127), and NaN of 255. On
-            the CPU and CUDA also float8_e8m0fnu.
-        ranges: int32 [num_groups, 2], as of `grouped_matmul`.
+        w_scale: uint8 [num_groups, n, k / 32]; a value e is the scale 2^(e - 127), and 255 is NaN.
+            On the CPU and CUDA also float8_e8m0fnu.
+        ranges: int32 [num_groups, 2], as in `grouped_matmul`.
 
     Returns:
         [num_rows, n], of the dtype of `x`, with sums in float32.
 
     Raises:
-        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        TypeError, ValueError: an argument has an unsupported or mismatched dtype, shape or device.
         NotImplementedError: autograd would record the call.
 
     Example:
@@ -411,16 +414,16 @@ def mx_grouped_linear_sum(
     position: torch.Tensor,
     weights: torch.Tensor,
 ) -> torch.Tensor:
-    """Add rows of products with MXFP4: ``torch.ops.xla_gpu.mx_grouped_linear_sum``.
+    """Sum weighted rows of products with MXFP4: ``torch.ops.xla_gpu.mx_grouped_linear_sum``.
 
-    It adds rows of `mx_grouped_linear`, whose arguments it has, as `grouped_linear_sum` adds those
-    of `grouped_linear`, with its `position` and `weights`.
+    It sums rows of `mx_grouped_linear`, whose arguments come first, as `grouped_linear_sum` sums
+    rows of `grouped_linear`, with its `position` and `weights`.
 
     Returns:
-        [num_sums, n], of the dtype of `x`. Products have it, too, and sums are in float32.
+        [num_sums, n], of the dtype of `x`, to which products are rounded, too; sums are in float32.
 
     Raises:
-        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        TypeError, ValueError: an argument has an unsupported or mismatched dtype, shape or device.
         NotImplementedError: autograd would record the call.
 
     Example:
@@ -437,21 +440,21 @@ def mx_grouped_linear_sum(
 
 
 def grouped_outer(x: torch.Tensor, y: torch.Tensor, ranges: torch.Tensor) -> torch.Tensor:
-    """Multiply each group's columns by its rows: ``torch.ops.xla_gpu.grouped_outer``.
+    """Sum the outer products of each group's rows: ``torch.ops.xla_gpu.grouped_outer``.
 
-    A group's result is ``x[begin:end].T @ y[begin:end]``, with sums in float32, and zeros for a
-    group without rows: the gradient of the matrices of `grouped_matmul`.
+    A group's result is ``x[begin:end].T @ y[begin:end]``, summed in float32; zeros for a group
+    without rows. This is the gradient of the matrices of `grouped_matmul`.
 
     Args:
         x: [num_rows, m], float16, bfloat16 or float32.
         y: [num_rows, n], of the same dtype.
-        ranges: int32 [num_groups, 2], as of `grouped_matmul`; at most 1024 groups.
+        ranges: int32 [num_groups, 2], as in `grouped_matmul`; at most 1024 groups.
 
     Returns:
         [num_groups, m, n], of the dtype of `x`. It is differentiable with respect to `x` and `y`.
 
     Raises:
-        TypeError, ValueError: an argument has another dtype, shape or device than these.
+        TypeError, ValueError: an argument has an unsupported or mismatched dtype, shape or device.
 
     Example:
         >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], device="xla")

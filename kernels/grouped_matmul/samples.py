@@ -1,4 +1,4 @@
-"""Samples of the grouped products for tests/ops."""
+"""Samples of the grouped matmuls for tests/ops."""
 
 from collections.abc import Callable
 
@@ -74,7 +74,7 @@ def _outer_arguments(dtype: torch.dtype) -> Arguments:
 
 
 def _scaled(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Return the elements times their scales, which are of blocks of 128 or of each."""
+    """Return the elements times their scales; a scale is for one element or a block of 128."""
     for dim in (-2, -1):
         repeats = 1 if scale.shape[dim] == x.shape[dim] else 128
         scale = scale.repeat_interleave(repeats, dim).narrow(dim, 0, x.shape[dim])

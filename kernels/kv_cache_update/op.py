@@ -60,7 +60,7 @@ def _check_rope(
 
 
 def _num_query_heads(qkv: torch.Tensor, kv_pages: torch.Tensor) -> int:
-    """Return how many heads of a shard are the query's."""
+    """Return how many heads in a shard belong to the query."""
     return qkv.shape[2] - kv_pages.shape[2] // qkv.shape[1]
 
 
@@ -134,8 +134,8 @@ def kv_cache_update(
     """Write tokens into the cache of `paged_attention`: ``torch.ops.xla_gpu.kv_cache_update``.
 
     Token t goes to row ``slot % block_size`` of block ``slot // block_size``, where slot is
-    ``slot_mapping[t]``. Slots that are negative or beyond the cache are skipped. If several
-    tokens have the same slot, each element is one of theirs. With
+    ``slot_mapping[t]``. Slots that are negative or beyond the cache are skipped. If several tokens
+    have the same slot, each element comes from one of them. With
     TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1 the kernel prints slots beyond the cache.
 
     The caches are written in place. On an XLA device this happens when the program runs, without
@@ -146,13 +146,13 @@ def kv_cache_update(
         slot_mapping: [num_tokens], int32 or int64.
         key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], of the keys' dtype
             or float8_e4m3fn. Contiguous, unless they are XLA tensors; they must not overlap.
-        key_scale, value_scale: the factors by which attention multiplies a float8_e4m3fn cache:
-            it gets ``key / key_scale``, rounded to nearest even, and saturated at 448.
+        key_scale, value_scale: the factors by which attention multiplies a float8_e4m3fn cache,
+            into which ``key / key_scale`` is written, rounded to nearest even and saturated at 448.
 
     Raises:
-        TypeError: a tensor has another dtype than these.
-        ValueError: tensors differ in their device, a shape or scale does not match, or caches are
-            not contiguous or overlap (XLA tensors are checked only for being the same tensor).
+        TypeError: a tensor has an unsupported or mismatched dtype.
+        ValueError: the tensors are on different devices, a shape or scale does not match, or
+            caches are not contiguous or overlap (for XLA tensors: are the same tensor).
         NotImplementedError: autograd would record the call.
 
     Example:
@@ -214,28 +214,29 @@ def rope_kv_pages_update(
 ) -> torch.Tensor:
     """Rotate queries and keys, write keys and values into pages, and return the queries.
 
-    It takes the result of a layer that computes all three. The position is encoded as in Su et
-    al., "RoFormer", 2021, where element i of a head is rotated with element
-    ``i + rotary_dim // 2``; the elements behind the first rotary_dim are left as they are.
-    Products and sums are float32. On an XLA device the cache is not copied; on others it is.
+    The input is the result of a layer that computes queries, keys and values. Positions are encoded
+    as in Su et al., "RoFormer", 2021, where element i of a head is rotated with element ``i +
+    rotary_dim // 2``; elements after the first rotary_dim are unchanged. Products and sums are in
+    float32. On XLA devices the cache is not copied; on others it is.
 
-    With `query_norm` and `key_norm`, an RMS norm (Zhang and Sennrich, 2019) replaces each head of
-    the queries and keys before: by ``n * query_norm`` with n of the dtype of `qkv`, where
-    ``n = x / sqrt(mean(x ** 2) + norm_epsilon)``; or, with `norm_adds_one` as in Gemma, by
-    ``n * (1 + query_norm)`` with n of float32.
+    With `query_norm` and `key_norm`, an RMS norm (Zhang and Sennrich, 2019) is first applied to
+    each head x of the queries and keys: ``n * query_norm``, where ``n = x / sqrt(mean(x ** 2) +
+    norm_epsilon)`` in the dtype of `qkv`; or, with `norm_adds_one` as in Gemma, ``n * (1 +
+    query_norm)`` with a float32 n.
 
     Args:
-        qkv: [num_tokens, shards, heads, head_dim], float16, bfloat16 or float32: of each shard the
-            heads of the query, then of the keys, then of the values. Without shards it is 1. Shards
-            follow one another in `kv_pages` and in the result, and devices may divide them.
-        positions: [num_tokens], of the dtype of `slot_mapping`; clamped to those of `cos_sin`.
+        qkv: [num_tokens, shards, heads, head_dim], float16, bfloat16 or float32: for each shard the
+            heads of the query, then those of the keys, then those of the values. `shards` is 1 on a
+            single device. Shards follow one another in `kv_pages` and in the result, and devices
+            may divide them.
+        positions: [num_tokens], of the dtype of `slot_mapping`; clamped to the rows of `cos_sin`.
         slot_mapping, k_scale, v_scale: as in `kv_pages_update`.
         cos_sin: [num_positions, rotary_dim], of the dtype of `qkv`: the cosines of a position's
             angles, then their sines. rotary_dim is even, and at most head_dim.
         kv_pages: [num_pages, page_size, 2 * num_kv_heads, head_dim], as in `kv_pages_update`.
         query_norm, key_norm: [head_dim], of the dtype of `qkv`: the weights of the norms.
         norm_epsilon: the number that the norms add to the mean.
-        norm_adds_one: whether they add 1 to the weights.
+        norm_adds_one: whether the norms add 1 to their weights.
 
     Returns:
         The rotated queries, [num_tokens, num_q_heads, head_dim] of the dtype of `qkv`.

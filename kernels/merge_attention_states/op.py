@@ -1,4 +1,4 @@
-"""Merges attention to two sets of tokens: for a shared prefix, or a context in parts."""
+"""Merge attention over two sets of tokens, for a shared prefix or a split context."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Checks and times the CUDA kernel of mla_paged_attention without torch_xla or Bazel.
+"""Check and time the CUDA kernel of mla_paged_attention without torch_xla or Bazel.
 
 A plain script for a machine with a GPU, any torch with CUDA and the library that Bazel builds as
 //benchmarks:libpaged_kernels.so:
@@ -159,7 +159,7 @@ CASES = {
 
 
 def time_all(library: KernelLibrary) -> None:
-    """Print GPU times, calls back to back, three input sets in rotation."""
+    """Print GPU times of back-to-back calls, with three input sets in rotation."""
     for name, (contexts, heads, cache) in CASES.items():
         calls = []
         for _ in range(3):

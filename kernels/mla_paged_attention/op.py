@@ -1,4 +1,4 @@
-"""Multi-head latent attention of one token per sequence to a paged cache of latent rows."""
+"""Multi-head latent attention with one query token per sequence and a paged cache."""
 
 import torch
 
@@ -54,14 +54,14 @@ def mla_paged_attention(
     kv_scale: float | None = None,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Compute latent attention of a token per sequence: ``torch.ops.xla_gpu.mla_paged_attention``.
+    """Compute latent attention, one query a sequence: ``torch.ops.xla_gpu.mla_paged_attention``.
 
-    With `return_lse`, it is ``torch.ops.xla_gpu.mla_paged_attention_with_lse``.
+    With `return_lse`, this calls ``torch.ops.xla_gpu.mla_paged_attention_with_lse``.
 
     All heads share one latent row per token: its 576 elements are the key, and the first 512 of
-    them the value (DeepSeek-AI, "DeepSeek-V2", 2024). The caller multiplies the queries by the key
-    projections before, and the results by the value projections after. Token j of sequence
-    s is in row ``j % block_size`` of block ``block_tables[s, j // block_size]``. Products and sums
+    them the value (DeepSeek-AI, "DeepSeek-V2", 2024). Before the call, multiply the queries by the
+    key projections; after it, multiply the results by the value projections. Token j of sequence s
+    is in row ``j % block_size`` of block ``block_tables[s, j // block_size]``. Products and sums
     are float32.
 
     As in `paged_attention`, only the kernel reads lengths and tables, and it handles invalid values
@@ -72,19 +72,20 @@ def mla_paged_attention(
         kv_cache: [num_blocks, block_size, 576], of the query's dtype or float8_e4m3fn; block_size
             is 8 to 256.
         block_tables: [num_seqs, max_blocks], int32.
-        context_lens: [num_seqs], int32: the number of tokens of each sequence. 0 gives zeros.
-        scale: the factor of the products of query and key.
+        context_lens: [num_seqs], int32: each sequence's number of tokens. The result for 0 is
+            zeros.
+        scale: the factor of the query-key products.
         kv_scale: the factor of the elements of a float8_e4m3fn cache.
         return_lse: whether to also return the logarithm of the softmax's denominator.
 
     Returns:
         The attended values, [num_seqs, num_heads, 512], of the query's dtype. With `return_lse`, a
-        tuple of them and of [num_seqs, num_heads], float32: ``log(sum(exp(logits)))``, -inf where
-        there is nothing to attend to. `merge_attention_states` takes both.
+        tuple of these and float32 [num_seqs, num_heads]: ``log(sum(exp(logits)))``, -inf for a
+        sequence without tokens. `merge_attention_states` accepts both.
 
     Raises:
-        TypeError: a tensor has another dtype than these.
-        ValueError: tensors differ in their device, a shape does not match, or a number is not
+        TypeError: a tensor has an unsupported or mismatched dtype.
+        ValueError: the tensors are on different devices, a shape does not match, or a number is not
             supported.
 
     Example:

@@ -1,4 +1,4 @@
-"""Attention of one token per sequence to a paged cache: the decode step of a language model."""
+"""Paged attention with one query token per sequence: the decode step of a language model."""
 
 import torch
 
@@ -82,18 +82,18 @@ def paged_attention(
     return_lse: bool = False,
     query_scale: float | torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention of one token per sequence: ``torch.ops.xla_gpu.paged_attention``.
+    """Compute attention, one query per sequence: ``torch.ops.xla_gpu.paged_attention``.
 
-    With `return_lse`, it is ``torch.ops.xla_gpu.paged_attention_with_lse``.
+    With `return_lse`, this calls ``torch.ops.xla_gpu.paged_attention_with_lse``.
 
-    Token j of sequence s is in row ``j % block_size`` of block
-    ``block_tables[s, j // block_size]``; the query is that of the last token. Query head h attends
-    with kv head ``h // (num_heads // num_kv_heads)``. Products and sums are float32.
+    Token j of sequence s is in row ``j % block_size`` of block ``block_tables[s, j //
+    block_size]``; the query is that of the last token. Query head h uses kv head ``h // (num_heads
+    // num_kv_heads)``. Products and sums are in float32.
 
     Only the kernel reads lengths and tables, so one compiled program serves all values. Invalid
     values are never followed: a length is clamped to [0, max_blocks * block_size], and tokens in a
     block that is not in [0, num_blocks) are masked. With TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1 in the
-    environment, the kernel prints each.
+    environment, the kernel prints each invalid value.
 
     Args:
         query: [num_seqs, num_heads, head_dim], float16, bfloat16, float32, or float8_e4m3fn, which
@@ -101,9 +101,10 @@ def paged_attention(
         key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], of the query's
             dtype or float8_e4m3fn; block_size is 8 to 256, num_kv_heads divides num_heads.
         block_tables: [num_seqs, max_blocks], int32.
-        context_lens: [num_seqs], int32: the number of tokens of each sequence. 0 gives zeros.
-        scale: the factor of the products of query and key, usually 1 / sqrt(head_dim).
-        sliding_window: attend to this many last tokens, at least 1; None for all.
+        context_lens: [num_seqs], int32: each sequence's number of tokens. The result for 0 is
+            zeros.
+        scale: the factor of the query-key products, usually 1 / sqrt(head_dim).
+        sliding_window: attend only to this many last tokens, at least 1; None for all tokens.
         soft_cap: logits become ``soft_cap * tanh(logits / soft_cap)``; None for no cap.
         alibi_slopes: [num_heads], float32: ``alibi_slopes[h] * (j - (context_len - 1))`` is added
             to the logit of token j (Press et al., "Train Short, Test Long", 2022).
@@ -112,18 +113,18 @@ def paged_attention(
             softmax's denominator (Xiao et al., "Efficient Streaming Language Models with Attention
             Sinks", 2023; learned, as in gpt-oss).
         return_lse: whether to also return the logarithm of that denominator.
-        query_scale: the factor of the elements of a float8_e4m3fn query: a number, or float32
-            [num_heads], which rounds the query to bfloat16 once more.
+        query_scale: the factor of the elements of a float8_e4m3fn query: a number, or a float32
+            tensor [num_heads], with which the scaled query is rounded to bfloat16.
 
     Returns:
         The attended values, with the query's shape and dtype; bfloat16 for float8_e4m3fn. With
-        `return_lse`, a tuple of them and of float32 [num_seqs, num_heads]:
-        ``log(sum(exp(logits)))``, including the sink; -inf for rows without tokens.
-        `merge_attention_states` takes both.
+        `return_lse`, a tuple of these and float32 [num_seqs, num_heads]: ``log(sum(exp(logits)))``,
+        including the sink; -inf for a sequence without tokens. `merge_attention_states` accepts
+        both.
 
     Raises:
-        TypeError: a tensor has another dtype than these.
-        ValueError: tensors differ in their device, a shape does not match, or a number is not
+        TypeError: a tensor has an unsupported or mismatched dtype.
+        ValueError: the tensors are on different devices, a shape does not match, or a number is not
             supported.
 
     Example:

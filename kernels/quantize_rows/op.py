@@ -1,4 +1,4 @@
-"""Rounds the rows of a matrix to float8_e4m3fn, each with a scale of its own."""
+"""Round the rows of a matrix to float8_e4m3fn, each with its own scale."""
 
 import math
 
@@ -37,10 +37,10 @@ define_operator(
 def quantize_rows(x: torch.Tensor, least_scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Round a matrix to 8-bit floats for `torch._scaled_mm`: ``torch.ops.xla_gpu.quantize_rows``.
 
-    The scale of a row is ``max(row.abs().max() / 448, least_scale)``, and its elements become
-    ``row * (1 / scale)``, rounded to nearest even and saturated at 448. It is the formula of vLLM's
-    ``dynamic_per_token_scaled_fp8_quant``, in one kernel: in PyTorch operations it is some 30
-    operations of XLA for each layer of a model. It has no derivatives.
+    The scale of a row is ``max(row.abs().max() / 448, least_scale)``, and its elements become ``row
+    * (1 / scale)``, rounded to nearest even and saturated at 448. This is the formula of vLLM's
+    ``dynamic_per_token_scaled_fp8_quant`` in one kernel; written in PyTorch, it becomes some 30 XLA
+    operations for each layer of a model. It has no derivatives.
 
     Args:
         x: [num_rows, num_columns], float16, bfloat16 or float32.
@@ -51,7 +51,7 @@ def quantize_rows(x: torch.Tensor, least_scale: float) -> tuple[torch.Tensor, to
         row with a NaN has the scale NaN.
 
     Raises:
-        TypeError: `x` has another dtype than these.
+        TypeError: `x` has an unsupported dtype.
         ValueError: `x` is not a matrix, or `least_scale` is not a finite number above 0.
         NotImplementedError: autograd would record the call.
 
@@ -71,13 +71,13 @@ def quantize_rows(x: torch.Tensor, least_scale: float) -> tuple[torch.Tensor, to
 def quantize_inputs(
     x: torch.Tensor, k_scales: int = 1, scale: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round the inputs of a layer in fp8, as `scaled_grouped_linear` takes them.
+    """Round the inputs of a layer to fp8, for `scaled_grouped_linear`.
 
     Args:
         x: [num_rows, k], float16, bfloat16 or float32.
         k_scales: how many scales a row has: 1, or ``ceil(k / 128)``, each for 128 elements.
-        scale: float32 []: the scale of all elements; by default, each row or block has its own,
-            of `quantize_rows`.
+        scale: float32 []: the scale of all elements; by default, each row or block has its own
+            scale, as in `quantize_rows`.
 
     Returns:
         The numbers, float8_e4m3fn [num_rows, k], and their scales, float32 [num_rows, k_scales].

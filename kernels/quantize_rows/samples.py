@@ -9,7 +9,7 @@ _LEAST = 2.0**-10
 
 
 def _reference(x: torch.Tensor) -> torch.Tensor:
-    """Return the values that the bytes stand for."""
+    """Return the values that the float8 bytes represent."""
     scale = (x.float().abs().amax(1) / 448).clamp(min=_LEAST)
     numbers = (x.float() * scale.reciprocal()[:, None]).clamp(-448, 448)
     return numbers.to(torch.float8_e4m3fn).float() * scale[:, None]

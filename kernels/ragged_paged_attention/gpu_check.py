@@ -1,4 +1,4 @@
-"""Checks and times the CUDA kernel of ragged_paged_attention without torch_xla or Bazel.
+"""Check and time the CUDA kernel of ragged_paged_attention without torch_xla or Bazel.
 
 A plain script for a machine with a GPU, any torch with CUDA and the library that Bazel builds as
 //benchmarks:libpaged_kernels.so:
@@ -46,7 +46,7 @@ class Kernel:
     def bind(
         self, batch: Batch, workspace_size: int = 1, lse: torch.Tensor | None = None
     ) -> tuple[Callable, torch.Tensor]:
-        """Return a function that enqueues the call, and its result, poisoned."""
+        """Return a function that enqueues the call, and its result, filled with NaN."""
         out = torch.empty_like(batch.q)
         out.view(torch.uint8).fill_(0xFF)
         workspace = torch.empty(workspace_size, dtype=torch.float32, device=batch.q.device)
@@ -216,7 +216,7 @@ def check_refusals(kernel: Kernel) -> list[str]:
 
 
 def check_capture(kernel: Kernel, cache_dtype: torch.dtype) -> list[str]:
-    """Check that a CUDA graph of the call serves other lengths than those of its capture."""
+    """Check that a CUDA graph of the call works for lengths other than those of its capture."""
     batch = make_batch([70, 1, 30], [100, 90, 2000], poison=False, cache_dtype=cache_dtype)
     call, out = kernel.bind(batch, 1 << 20)
     call()
@@ -235,7 +235,7 @@ def check_capture(kernel: Kernel, cache_dtype: torch.dtype) -> list[str]:
 
 
 def milliseconds(variants: dict[str, list[Callable]], rounds: int = 9) -> dict[str, float]:
-    """Return medians of the GPU time of one call, back to back, inputs in rotation.
+    """Return the median GPU time of one of many back-to-back calls, with inputs in rotation.
 
     The variants alternate, because the clock of a GPU at its power limit changes.
     """
@@ -318,7 +318,7 @@ CASES = {
 
 
 def peers(num_seqs: int, length: int) -> dict[str, list[Callable]]:
-    """Return torch's SDPA on dense random data of the same shape, 32 heads each."""
+    """Return torch's SDPA on dense random data of the same shape, with 32 heads."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def dense() -> torch.Tensor:
@@ -335,7 +335,7 @@ def peers(num_seqs: int, length: int) -> dict[str, list[Callable]]:
 
 
 def time_all(kernels: list[Kernel], workspace_sizes: list[int], only: str) -> None:
-    """Print GPU times of the kernels and of peers, bf16, 32 and 8 heads, pages of 16 if any."""
+    """Print GPU times of the kernels and peers: bf16, 32 query and 8 kv heads, pages of 16."""
     a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
     ms = milliseconds({"": [lambda: a @ b]})[""]
     print(f"matrix product 8192^3: {2 * 8192**3 / ms / 1e9:.0f} TFLOP/s")

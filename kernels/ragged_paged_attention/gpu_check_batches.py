@@ -1,4 +1,4 @@
-"""Batches for gpu_check.py: random operands and expected results."""
+"""Make batches for gpu_check.py: random operands and expected results."""
 
 import random
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Attention of prefill and decode tokens, mixed in one call, to a paged cache."""
+"""Paged attention with prefill and decode tokens mixed in one call."""
 
 import torch
 
@@ -111,22 +111,23 @@ def ragged_paged_attention(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Compute causal attention of all new tokens: ``torch.ops.xla_gpu.ragged_paged_attention``.
 
-    With `return_lse`, it is ``torch.ops.xla_gpu.ragged_paged_attention_with_lse``.
+    With `return_lse`, this calls ``torch.ops.xla_gpu.ragged_paged_attention_with_lse``.
 
     The arguments up to `v_scale` are those of torch_xla's operator for TPUs,
     ``torch.ops.xla.ragged_paged_attention``, which calls this operator on a CPU or GPU
     (torch_xla_ext.custom_kernel).
 
-    Sequence s, of the first ``num_seqs[0]``, has the rows ``cu_q_lens[s]`` to
-    ``cu_q_lens[s + 1] - 1`` of `q`: the last of its ``kv_lens[s]`` tokens, whose keys and values
-    are already in the pages. In a page, the keys of kv head g are head ``2 * g``, and its values
-    head ``2 * g + 1``. Rows that belong to no sequence give zeros. Products and sums are float32.
+    Sequence s, of the first ``num_seqs[0]``, has the rows ``cu_q_lens[s]`` to ``cu_q_lens[s + 1] -
+    1`` of `q`: the last of its ``kv_lens[s]`` tokens, whose keys and values are already in the
+    pages. In a page, the keys of kv head g are head ``2 * g``, and its values head ``2 * g + 1``.
+    Results of rows that belong to no sequence are zeros. Products and sums are in float32.
 
     Only the kernel reads lengths and tables, so one compiled program serves all values. Invalid
     values are never followed: num_seqs and lengths are clamped to the tensors' sizes, the rows of a
     sequence to its last ``kv_lens[s]``, and tokens in a page that is not in
     [0, total_num_pages) are masked. If `cu_q_lens` decreases, the results of the affected rows are
-    undefined. With TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1 in the environment, the kernel prints each.
+    undefined. With TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1 in the environment, the kernel prints each
+    invalid value.
 
     Args:
         q: [max_num_batched_tokens, num_q_heads, head_dim], float16, bfloat16, float32, or
@@ -137,38 +138,39 @@ def ragged_paged_attention(
         page_indices: [max_num_seqs, pages_per_seq], int32.
         cu_q_lens: [max_num_seqs + 1], int32.
         num_seqs: [1], int32.
-        sm_scale: the factor of the products of query and key.
-        sliding_window: attend to this many last tokens, including the query's own, at least 1;
-            None for all.
+        sm_scale: the factor of the query-key products.
+        sliding_window: attend only to this many last tokens, including the query's own, at least 1;
+            None for all tokens.
         soft_cap: logits become ``soft_cap * tanh(logits / soft_cap)``; None for no cap.
         mask_value: the logit of masked tokens in upstream's kernel. Here masked tokens have no
-            weight, so only values that mean this are accepted: None, or at most -65504.
+            weight at all, so only None and values of at most -65504 are accepted.
         k_scale, v_scale: the factors of the elements of float8_e4m3fn pages.
         sinks: [num_q_heads], float32: logits without a value, one per head, in the
             softmax's denominator (Xiao et al., "Efficient Streaming Language Models with Attention
             Sinks", 2023; learned, as in gpt-oss).
         causal: if False, all rows of a sequence attend to all of its tokens, as in encoders and
-            cross-attention. There may be more rows than tokens then, and no `sliding_window`.
-        custom_mask: [max_num_batched_tokens, mask_words], int32, mask_words 1 to 64: the new
-            tokens of its sequence that a row attends to, as for draft trees (Miao et al.,
-            "SpecInfer", 2024). New token j has bit ``j % 32`` of ``custom_mask[row, j // 32]``; a
-            bit of 0 hides it, in addition to `causal`. Tokens without a bit are not hidden.
+            cross-attention. Then a sequence may have more rows than tokens, and `sliding_window`
+            must be None.
+        custom_mask: [max_num_batched_tokens, mask_words], int32, mask_words 1 to 64: the new tokens
+            of its sequence that a row attends to, as for draft trees (Miao et al., "SpecInfer",
+            2024). New token j has bit ``j % 32`` of ``custom_mask[row, j // 32]``; a bit of 0 hides
+            it, in addition to `causal`. Tokens for which there is no bit are not hidden.
         return_lse: whether to also return the logarithm of the softmax's denominator.
-        q_scale: the factor of the elements of a float8_e4m3fn `q`: a number, or float32
-            [num_q_heads], which rounds `q` to bfloat16 once more.
-        max_q_len: a promise that no sequence has more rows in `q`, which saves launches of kernels:
-            1 if all sequences decode. The rows of sequences with more are undefined. None promises
-            nothing.
+        q_scale: the factor of the elements of a float8_e4m3fn `q`: a number, or a float32 tensor
+            [num_q_heads], with which the scaled `q` is rounded to bfloat16.
+        max_q_len: a promise that no sequence has more rows in `q` than this, which saves kernel
+            launches: 1 if all sequences decode. Results of longer sequences are undefined. None
+            makes no promise.
 
     Returns:
         The attended values, with the shape and dtype of `q`; bfloat16 for float8_e4m3fn. With
-        `return_lse`, a tuple of them and of float32 [max_num_batched_tokens, num_q_heads]:
+        `return_lse`, a tuple of these and float32 [max_num_batched_tokens, num_q_heads]:
         ``log(sum(exp(logits)))``, including the sink; -inf for rows without tokens.
-        `merge_attention_states` takes both.
+        `merge_attention_states` accepts both.
 
     Raises:
-        TypeError: a tensor has another dtype than these.
-        ValueError: tensors differ in their device, a shape does not match, or a number is not
+        TypeError: a tensor has an unsupported or mismatched dtype.
+        ValueError: the tensors are on different devices, a shape does not match, or a number is not
             supported.
 
     Example:

@@ -10,7 +10,7 @@ __all__ = ["simple_add"]
 def _vmap(
     info: VmapInfo, in_dims: tuple[int | None, int | None], *operands: torch.Tensor
 ) -> tuple[torch.Tensor, int]:
-    """Add all examples in one call: addition does not depend on dimensions."""
+    """Add all examples in one call, because addition works for any shape."""
 
     def batched(x: torch.Tensor, dim: int | None) -> torch.Tensor:
         if dim is None:

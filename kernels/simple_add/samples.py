@@ -1,4 +1,4 @@
-"""Samples of simple_add, with which tests/ops tests derivatives, vmap, compilation and sharding."""
+"""Samples of simple_add: tests/ops uses them for derivatives, vmap, compilation and sharding."""
 
 import torch
 from testing.samples import OperatorSamples

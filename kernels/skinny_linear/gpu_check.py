@@ -1,13 +1,13 @@
-"""Checks and times the CUDA kernels of skinny_linear without torch_xla or Bazel.
+"""Check and time the CUDA kernels of skinny_linear without torch_xla or Bazel.
 
 A plain script for a machine with a GPU, any torch with CUDA and the library that Bazel builds as
 //benchmarks:libpaged_kernels.so:
 
     python kernels/skinny_linear/gpu_check.py LIBRARY
 
-It calls the untyped entries, as XLA does, compares with float64, and measures them beside PyTorch's
-products, in CUDA graphs whose weights together do not fit into the L2 cache: the layers of an 8B
-Llama that 1, 2 or 4 GPUs share.
+It calls the untyped entries, as XLA does, and compares with float64. It times them beside PyTorch's
+matmuls, in CUDA graphs whose weights together exceed the L2 cache, for the layers of an 8B Llama on
+1, 2 or 4 GPUs.
 """
 
 import argparse

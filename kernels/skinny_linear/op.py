@@ -1,4 +1,4 @@
-"""Products of a few rows with a matrix of weights, as decode steps need them."""
+"""Multiply a few rows by a matrix of weights, as in decode steps."""
 
 import torch
 
@@ -23,17 +23,17 @@ define_operator(
 def skinny_linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """Multiply a few rows by weights: ``torch.ops.xla_gpu.skinny_linear``.
 
-    The same as ``torch.nn.functional.linear(x, w)``, at the speed of the GPU's memory.
+    It computes ``torch.nn.functional.linear(x, w)`` at the speed of the GPU's memory.
 
     Args:
         x: float16 or bfloat16 [rows, k]: 1 to 16 rows, and k is a multiple of 8.
-        w: [n, k] of that dtype.
+        w: [n, k], of the dtype of `x`.
 
     Returns:
-        [rows, n] of that dtype; sums are in float32.
+        [rows, n], of the same dtype; sums are in float32.
 
     Raises:
-        TypeError, ValueError: an argument has another dtype or shape than these.
+        TypeError, ValueError: an argument has an unsupported or mismatched dtype or shape.
 
     Example:
         >>> x, w = torch.ones(2, 8).bfloat16().to("xla"), torch.ones(3, 8).bfloat16().to("xla")
@@ -47,18 +47,18 @@ def skinny_linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def skinny_swiglu(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """Compute SwiGLU of a few rows: ``torch.ops.xla_gpu.skinny_swiglu``.
 
-    For each group ``silu(x @ gate.T) * (x @ up.T)``, where its weights are ``gate, up = w[group]``
+    The result for each group is ``silu(x @ gate.T) * (x @ up.T)``, where ``gate, up = w[group]``
     (https://arxiv.org/abs/2002.05202). Groups let devices share the weights of one layer.
 
     Args:
         x: float16 or bfloat16 [rows, k]: 1 to 16 rows, and k is a multiple of 8.
-        w: [groups, 2, n, k] of that dtype.
+        w: [groups, 2, n, k], of the dtype of `x`.
 
     Returns:
-        [rows, groups, n] of that dtype; all is computed in float32 and rounded once.
+        [rows, groups, n], of the same dtype; computed in float32 and rounded once.
 
     Raises:
-        TypeError, ValueError: an argument has another dtype or shape than these.
+        TypeError, ValueError: an argument has an unsupported or mismatched dtype or shape.
 
     Example:
         >>> x, w = torch.ones(1, 8).half().to("xla"), torch.ones(1, 2, 3, 8).half().to("xla")

@@ -66,7 +66,8 @@ def bring_up() -> Device:
     global _device
     with _lock:
         if _device is None:
-            # PyTorch imports torch-tpu, which aborts the process if it finds no library of this name.
+            # PyTorch imports torch-tpu, which aborts the process if it finds no library with this
+            # name.
             os.environ["TPU_LIBRARY_PATH"] = str(front.PATH)
             found = find()
             front.load(found.plugin)
