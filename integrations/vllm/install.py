@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Sets up vLLM on torch_xla in the environment of the Python that runs this script.
+"""Set up vLLM on torch_xla in the environment of the Python that runs this script.
 
-The environment must have torch 2.8.0 and this project's torch_xla wheel. The script adds vLLM and
-what it imports, by lock files with versions and SHA-256 (bazel/pip/locks), and vllm-xla-gpu. A vLLM
-that is there already, by `pip install vllm==0.11.0`, stays as it is.
+The environment must have torch 2.8.0 and this project's torch_xla wheel. The script installs vLLM
+and the packages that it imports, from lock files with versions and SHA-256 (bazel/pip/locks), and
+vllm-xla-gpu. A vLLM that `pip install vllm==0.11.0` has installed is kept.
 """
 
 import argparse
@@ -34,7 +34,7 @@ print(f"vllm {vllm.__version__} on {current_platform.get_device_name()}")
 
 
 def check_environment() -> None:
-    """Raise FetchError if this is not the environment of the wheel."""
+    """Raise FetchError unless this environment has the wheel and a supported Python."""
     if sys.version_info[:2] not in PYTHONS:
         raise fetch.FetchError(
             "vllm-xla-gpu is for Python 3.11 and 3.12, but this is Python {}.{}: build the "
@@ -58,7 +58,7 @@ def install_vllm() -> None:
     """Install vLLM, or keep an installed one.
 
     Raises:
-        FetchError: it is another one, or pip fails.
+        FetchError: the installed vLLM has an unsupported version, or pip fails.
     """
     if found := environment.installed():
         if reason := environment.unserved(found):
@@ -84,7 +84,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as copy:  # pip builds in the folder
             shutil.copytree(FOLDER, copy, dirs_exist_ok=True)
             subprocess.run([*pip, "--no-deps", copy], check=True)
-        print("3/3 a look at the result, on the CPU", flush=True)
+        print("3/3 check the result, on the CPU", flush=True)
         environment = {**os.environ, "PJRT_DEVICE": "CPU", "VLLM_LOGGING_LEVEL": "WARNING"}
         subprocess.run([sys.executable, "-c", CHECK], check=True, env=environment)
     except fetch.FetchError as error:

@@ -1,4 +1,4 @@
-"""vLLM's attention on the operators of torch_xla_ext."""
+"""Compute vLLM's attention with the operators of torch_xla_ext."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class XlaGpuAttentionBackend(pallas.PallasAttentionBackend):
     ) -> tuple[int, int, int, int]:
         """Return [num_pages, page_size, 2 * num_kv_heads, head_dim], for ragged_paged_attention.
 
-        Latent rows (mla.py) are in two halves.
+        Latent rows (mla.py) are stored in two halves, as keys and values.
         """
         if head_size == LATENT_DIM:
             return num_blocks, block_size, 2, head_size // 2
@@ -32,7 +32,7 @@ class XlaGpuAttentionBackend(pallas.PallasAttentionBackend):
 
 
 class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
-    """Write the step's keys and values into the layer's pages, and attend to them."""
+    """Writes the step's keys and values into the layer's pages, and attends to them."""
 
     def __init__(
         self,
@@ -53,11 +53,12 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
 
         Args:
             sinks: [num_heads], logits without a value, as in gpt-oss.
-            others: further options of some models' attention; none is supported.
+            others: further options of some models' attention, none of which is supported.
         """
         if alibi_slopes is not None:
             raise UnsupportedError(
-                "vllm-xla-gpu does not support ALiBi; serve a model with other positions"
+                "vllm-xla-gpu does not support ALiBi; serve a model that encodes positions "
+                "differently"
             )
         if others:
             raise UnsupportedError(
@@ -99,9 +100,10 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
 
         Args:
             layer: has the scales of an fp8 cache.
-            query: [num_tokens, num_heads * head_size], or with a dimension for the heads.
-            key, value: [num_tokens, num_kv_heads * head_size], or with a dimension for the heads.
-            kv_cache: as get_kv_cache_shape; empty while the memory is measured, when the result is
+            query: [num_tokens, num_heads * head_size], or with a separate dimension for the heads.
+            key, value: [num_tokens, num_kv_heads * head_size], or with a separate dimension for the
+                heads.
+            kv_cache: of get_kv_cache_shape; empty while memory is measured, when the result is
                 meaningless.
             attn_metadata: the rows of the cache that the tokens are written to and attend to.
 
@@ -163,7 +165,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         value: torch.Tensor | Deferred,
         kv_cache: torch.Tensor,
     ) -> Rotation | None:
-        """Return the rotary embedding, if one kernel can apply it and write the cache."""
+        """Return the rotary embedding if one kernel can apply it and write the cache, else None."""
         rotation = rotation_of(query, key, value)
         if rotation is None:
             return None
@@ -179,7 +181,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         return rotation if fits else None
 
     def _fit_norms(self, rotation: Rotation) -> bool:
-        """Return whether the kernel computes the norms of queries and keys, if there are any."""
+        """Return whether the kernel can compute the norms of queries and keys, if there are any."""
         norms = [rotation.query.norm, rotation.key.norm]
         if None in norms:
             return norms == [None, None]
@@ -192,7 +194,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
 
 
 def _norm_options(rotation: Rotation) -> dict[str, object]:
-    """Return the norms' arguments of `ops.rope_kv_pages_update`."""
+    """Return the arguments for the norms in `ops.rope_kv_pages_update`."""
     query, key = rotation.query.norm, rotation.key.norm
     if query is None:
         return {}

@@ -1,4 +1,4 @@
-"""The input of a step for the device: one tensor of integers, sent in one copy."""
+"""Pack a step's input for the device into one tensor of integers, sent in one copy."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _EIGHTHS = {256: (9, 12), 512: (9, 10, 12, 14), 1024: (9, 10, 12, 14), 2048: (9,
 
 
 def step_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
-    """Return the numbers of tokens to which steps are padded; each is a program.
+    """Return the numbers of tokens to which steps are padded; one program is compiled for each.
 
     Args:
-        sizes: vLLM's, which are powers of two by default (VLLM_TPU_BUCKET_PADDING_GAP).
-        num_seqs: of a step, at most.
+        sizes: vLLM's sizes, by default powers of two (VLLM_TPU_BUCKET_PADDING_GAP).
+        num_seqs: the maximum number of sequences in a step.
 
     Returns:
         These sizes and some between powers of two: a prompt of 512 tokens with tokens of other
-        sequences is padded to 576 instead of 1,024, three such prompts to 1,792. There are none for
-        small steps and steps of one token a sequence, whose time is that of reading the weights,
-        nor above 4,096 tokens, where steps are usually full.
+        sequences is padded to 576 instead of 1,024, three such prompts to 1,792. No sizes are added
+        for small steps and steps with one token per sequence, whose time is that of reading the
+        weights, nor above 4,096 tokens, where steps are usually full.
     """
     fine = []
     for size, following in itertools.pairwise(sizes):
@@ -44,14 +44,14 @@ def step_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
 
 
 def decode_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
-    """Return the sizes whose programs take one token of each sequence, which is faster.
+    """Return the sizes with a faster program for steps with one token per sequence.
 
-    The largest size is excluded, and so are sizes where a step with more tokens per sequence, which
-    goes to the next size, would take longer.
+    The largest size is excluded, and so are sizes for which a step with more tokens per sequence
+    would use the next larger size and take longer.
 
     Args:
-        sizes: of step_sizes.
-        num_seqs: of a step, at most.
+        sizes: the result of step_sizes.
+        num_seqs: the maximum number of sequences in a step.
     """
     return [size for size in sizes[:-1] if size <= min(num_seqs, _MOST_DECODED)]
 
@@ -61,11 +61,12 @@ class BatchShape:
     """The shape of a padded batch; one program is compiled for each.
 
     Attributes:
-        num_tokens: of all sequences together.
-        num_seqs: sequences, each of which has a token at least.
-        pages_per_seq: entries of a sequence's page table.
-        num_checked: the drafts, and the tokens before them, whose next tokens are checked.
-        max_q_len: the most tokens of a sequence; None if there may be any number.
+        num_tokens: the number of tokens in all sequences.
+        num_seqs: the number of sequences, each with at least one token.
+        pages_per_seq: the number of entries in a sequence's page table.
+        num_checked: the number of tokens whose next token is checked: drafts, and the tokens before
+            them.
+        max_q_len: the maximum number of tokens in a sequence; None for no limit.
     """
 
     num_tokens: int
@@ -89,22 +90,25 @@ class BatchShape:
 
 @dataclass(frozen=True)
 class Batch:
-    """A step's int32 tensors, on the device, or arrays; `T`, `S` and `P` are those of BatchShape.
+    """A step's int32 tensors on the device, or arrays.
+
+    T, S and P are num_tokens, num_seqs and pages_per_seq of the BatchShape.
 
     Attributes:
         input_ids, positions: [T].
-        previous: [T]; KNOWN, or the previous step's row whose token replaces input_ids: that step
-            may still run.
+        previous: [T]; KNOWN, or the row of the previous step, which may still run, whose token
+            replaces input_ids.
         slots: [T]; where kv_pages_update writes each token.
         adapters: [T]; the slot of each token's LoRA adapter, or NO_ADAPTER.
         page_indices: [S, P].
-        kv_lens: [S]; tokens of each sequence, with those of the step.
+        kv_lens: [S]; each sequence's number of tokens, including those of the step.
         cu_q_lens: [S + 1]; the first token of each sequence.
         num_seqs: [1]; how many sequences there are.
-        last_tokens: [S]; the last token of each.
-        checked: [num_checked]; of each sequence with drafts the token before them, and they.
+        last_tokens: [S]; the index of each sequence's last token.
+        checked: [num_checked]; for each sequence with drafts, the token before the drafts, then the
+            drafts.
         params: [S, NUM_PARAMS]; the sampling parameters of sampling.pack_params.
-        max_q_len: that of the shape.
+        max_q_len: as in BatchShape.
     """
 
     input_ids: torch.Tensor
@@ -123,7 +127,7 @@ class Batch:
 
     @classmethod
     def unpack(cls, packed: torch.Tensor | np.ndarray, shape: BatchShape) -> Batch:
-        """Return the fields of an array of `pack`, as views."""
+        """Return the fields of an array that `pack` returned, as views."""
         parts = [packed[begin:end] for begin, end in shape.fields]
         for number in (5, -1):
             parts[number] = parts[number].reshape(shape.num_seqs, -1)
@@ -159,23 +163,23 @@ def pack(
     num_drafts: np.ndarray | int = 0,
     params: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the step of vLLM's batch as one array, for Batch.unpack.
+    """Return the next step of vLLM's batch as one array, for Batch.unpack.
 
     Args:
-        shape: with room for it.
-        requests: have the tokens and pages.
-        new_tokens: [number of requests]; how many tokens of each the step computes.
+        shape: a shape with room for the step.
+        requests: vLLM's batch, which has the tokens and pages.
+        new_tokens: [number of requests]; how many tokens of each request the step computes.
         rows_before: [number of requests]; their rows in the previous step, for those whose last
             token is not known yet.
         adapters: [number of requests]; the slots of their adapters.
         num_drafts: [number of requests]; how many of their new tokens are drafts, which come last.
-        params: of sampling.pack_params; None if all requests want the best tokens.
+        params: the result of sampling.pack_params; None if all requests want the best tokens.
 
     Returns:
         int32 [end of the last field].
 
     Raises:
-        RuntimeError: a token is not there.
+        RuntimeError: a token is missing.
     """
     num_seqs, total = len(new_tokens), int(new_tokens.sum())
     computed = requests.num_computed_tokens_cpu[:num_seqs]
@@ -191,7 +195,7 @@ def pack(
     is_known = position < (requests.num_tokens[:num_seqs] + num_drafts)[seq]
     batch.previous[:total] = np.where(is_known, KNOWN, rows_before[seq])
     if not (is_known | (rows_before[seq] != KNOWN)).all():
-        raise RuntimeError("a token is neither known nor computed by the step before")
+        raise RuntimeError("a token is neither known nor computed by the previous step")
     batch.positions[:total] = position
     batch.slots[:total] = pages[seq, position // page_size] * page_size + position % page_size
     batch.adapters[:total] = np.broadcast_to(adapters, num_seqs)[seq]

@@ -1,4 +1,4 @@
-"""Configurations and requests that are refused, with errors that name a remedy."""
+"""Refuse unsupported configurations and requests, with errors that name a remedy."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _latent_attention(config: VllmConfig, name: str) -> dict[str, tuple[bool, st
 
 
 def _pooling(config: VllmConfig, name: str) -> dict[str, tuple[bool, str]]:
-    """Return the unsupported settings of a model without generated text, as in `check_config`."""
+    """Return the unsupported settings of a pooling model, as in `check_config`."""
     model, scheduler = config.model_config, config.scheduler_config
     if model.runner_type == "generate":
         return {}
@@ -216,7 +216,8 @@ def check_arguments(arguments: EngineArgs, environ: Mapping[str, str]) -> None:
     """Check the user's arguments, before vLLM chooses an executor.
 
     Raises:
-        UnsupportedError: another executor, or a process that is not started as it demands.
+        UnsupportedError: an unsupported executor, or one for which the process was not started
+            correctly.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
 
@@ -260,7 +261,7 @@ def check_arguments(arguments: EngineArgs, environ: Mapping[str, str]) -> None:
 
 
 def refuse_engine_v0(feature_name: str | list[str], recommend_to_remove: bool) -> None:
-    """Refuse vLLM's fallback to its engine V0, which has no XLA."""
+    """Refuse vLLM's fallback to its engine V0, which does not support XLA."""
     if isinstance(feature_name, str):
         raise UnsupportedError(f"vllm-xla-gpu does not support {feature_name}; leave it out")
     raise UnsupportedError(
@@ -287,7 +288,7 @@ def check_sampling(params: SamplingParams) -> None:
 
 
 def check_prompt(length: int, max_model_len: int) -> None:
-    """Refuse a prompt whose last token vLLM's scheduler never computes."""
+    """Refuse a prompt that is too long: vLLM's scheduler would never compute its last token."""
     if length >= max_model_len:
         raise UnsupportedError(
             f"the prompt has {length} tokens: with max_model_len={max_model_len} there is no room "

@@ -1,4 +1,4 @@
-"""XLA's options for the programs of steps."""
+"""Choose XLA's options for the programs of steps."""
 
 import contextlib
 import os
@@ -12,27 +12,28 @@ _IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE
 
 
 def threads() -> int | None:
-    """Return the number of threads that compile programs, if the user sets it."""
+    """Return the number of threads that compile programs, if the user has set it."""
     count = os.environ.get("VLLM_XLA_COMPILE_THREADS")
     return None if count is None else int(count)
 
 
 def is_tuned(num_tokens: int, is_fp8: bool) -> bool:
-    """Return whether XLA tries kernels for a step's products, on operands of their own."""
+    """Return whether XLA times kernels for a step's matmuls, on separate operands."""
     return is_fp8 or num_tokens <= _TUNED_TOKENS
 
 
 def step_options(
     num_tokens: int, is_fp8: bool, num_devices: int
 ) -> contextlib.AbstractContextManager[None]:
-    """Compile a step with options of XLA that shorten the start of an engine.
+    """In a block, compile steps with XLA options that shorten the start of an engine.
 
-    For each product XLA:GPU compiles Triton kernels, and times them beside cuBLASLt's. That pays
-    for products that are bound by the memory's speed. Timing only cuBLASLt's takes less than a
-    second for a step: the logits of a step then take 0.5 ms, with cuBLASLt's default 0.95. In fp8,
-    timing Triton's took two seconds or more for each product on an H200.
+    For each matmul, XLA:GPU compiles Triton kernels, and times them beside cuBLASLt's. This pays
+    for memory-bound matmuls. Timing only cuBLASLt's kernels takes less than a second for a step:
+    the logits of a step then take 0.5 ms, instead of 0.95 ms with cuBLASLt's default. In fp8,
+    timing Triton kernels took two seconds or more for each matmul on an H200.
 
-    On several devices each all-reduce would end a CUDA graph, and a step had more than 60 graphs.
+    On several devices, each all-reduce would end a CUDA graph, and a step would have more than 60
+    graphs.
 
     Options in XLA_FLAGS take precedence.
     """

@@ -53,9 +53,9 @@ for _name in _OPERATORS.split():
 
 
 class Columns(Deferred):
-    """Tensors side by side in the last dimension, for a model that splits them.
+    """Tensors concatenated in the last dimension, for a model that splits them again.
 
-    XLA would move the columns of a real concatenation between the devices.
+    For a real concatenation, XLA would move columns between the devices.
     """
 
     def __init__(self, parts: Sequence[torch.Tensor]) -> None:
@@ -98,22 +98,22 @@ class Columns(Deferred):
 
 
 class ShardedColumns(Columns):
-    """Columns of several weights, which one product computes for each shard.
+    """The results of several weights, which one matmul computes for each shard.
 
-    Such as the queries, keys and values of a shard's heads.
+    For example, these are the queries, keys and values of a shard's heads.
 
     Attributes:
         by_shard: [num_tokens, shards, columns of a shard].
     """
 
     def __init__(self, by_shard: torch.Tensor, widths: Sequence[int]) -> None:
-        """Take [num_tokens, shards, columns] and the widths of a shard's parts."""
+        """Initialize from [num_tokens, shards, columns] and the widths of a shard's parts."""
         self.by_shard, self._widths_of_shard = by_shard, list(widths)
         self._widths = [width * by_shard.shape[1] for width in widths]
 
     @property
     def _parts(self) -> tuple[Column, ...]:
-        """Not cached: a cycle would keep the tensors of a step alive until garbage collection."""
+        """The parts; caching them would make a cycle, which garbage collection frees late."""
         return tuple(Column(self, number) for number in range(len(self._widths)))
 
     @functools.cached_property
@@ -141,12 +141,12 @@ class ShardedColumns(Columns):
 
 
 class GateAndUp(ShardedColumns):
-    """The products of few tokens with two weights, which one kernel computes with their SwiGLU."""
+    """Matmuls of few tokens with the weights of gate and up, which one kernel fuses with SwiGLU."""
 
     def __init__(
         self, x: torch.Tensor, weight: torch.Tensor, widths: Sequence[int], shards: int
     ) -> None:
-        """Take x [num_tokens, k], both weights of each shard as [n, k], and a shard's widths."""
+        """Initialize from x [num_tokens, k], both weights of each shard [n, k], and its widths."""
         self._x, self._weight, self._shards = x, weight, shards
         self._widths_of_shard = list(widths)
         self._widths = [width * shards for width in widths]
@@ -164,9 +164,9 @@ class GateAndUp(ShardedColumns):
         return torch.Size((self._x.shape[0], sum(self._widths)))
 
     def swiglu(self) -> torch.Tensor | None:
-        """Return silu(gate) * up, [num_tokens, width]; None if a model has read the products.
+        """Return silu(gate) * up, [num_tokens, width].
 
-        It may have changed them.
+        None if a model has read the products, because it may have changed them.
         """
         if "by_shard" in vars(self):
             return None
@@ -177,18 +177,18 @@ class GateAndUp(ShardedColumns):
 def gate_and_up(
     x: torch.Tensor, weight: torch.Tensor, widths: Sequence[int], shards: int = 1
 ) -> GateAndUp | None:
-    """Return deferred products with weights of these widths; None if no kernel computes SwiGLU."""
+    """Return the deferred gate and up; None if no kernel computes SwiGLU for these widths."""
     are_two = len(widths) == 2 and widths[0] == widths[1]
     return GateAndUp(x, weight, widths, shards) if are_two and is_skinny(x, weight) else None
 
 
 class Column(Deferred):
-    """A part of ShardedColumns, or a view of it, or of the norm of its heads.
+    """A part of ShardedColumns, a view of the part, or the norm of its heads.
 
     Attributes:
-        columns, number: the whole, and the index of the part.
-        shape, dtype: as of a tensor.
-        norm: of its heads; None if there is none.
+        columns, number: the ShardedColumns, and the index of the part.
+        shape, dtype: as for a tensor.
+        norm: the norm of its heads, or None.
     """
 
     def __init__(
@@ -231,8 +231,8 @@ class HeadNorm:
     Attributes:
         column: the heads, along the last dimension.
         layer: the norm.
-        forward: its function.
-        adds_one: whether it adds 1 to its weight.
+        forward: the norm's function.
+        adds_one: whether the norm adds 1 to its weight.
     """
 
     column: Column
@@ -252,10 +252,10 @@ def normed(
     *,
     adds_one: bool,
 ) -> Column | None:
-    """Return the deferred result of a norm; None if it has to run.
+    """Return the deferred result of a norm; None if the norm must run now.
 
     Args:
-        forward, layer, adds_one: as of HeadNorm.
+        forward, layer, adds_one: as in HeadNorm.
         x: heads of queries or keys, if the result is deferred.
     """
     if not isinstance(x, Column) or x.norm is not None:
@@ -279,8 +279,8 @@ class Rotation:
     Attributes:
         query, key: the first two parts of ShardedColumns.
         positions: int [num_tokens].
-        layer: that encodes positions.
-        forward: its function.
+        layer: the layer that encodes positions.
+        forward: the layer's function.
     """
 
     query: Column
@@ -319,7 +319,7 @@ def rotated(
     query: object,
     key: object,
 ) -> tuple[Rotated, Rotated] | None:
-    """Return deferred results of a layer that encodes positions; None if it has to run.
+    """Return the deferred results of a layer that encodes positions; None if it must run now.
 
     Args:
         forward: the layer's function.
@@ -338,9 +338,9 @@ def rotated(
 
 
 def rotation_of(query: object, key: object, value: object) -> Rotation | None:
-    """Return the rotation whose results the first two are; the third is of its columns, too.
+    """Return the Rotation with these queries and keys, whose columns also contain `value`, or None.
 
-    None also if something has read one of them: a model may have changed elements in place.
+    It is also None if something has read one of them, because a model may have changed elements.
     """
     if not isinstance(query, Rotated) or not isinstance(value, Column):
         return None
@@ -352,10 +352,10 @@ def rotation_of(query: object, key: object, value: object) -> Rotation | None:
 
 
 class PendingSum(Deferred):
-    """A row-parallel layer's results on each device, before their sum over the devices.
+    """A row-parallel layer's results on each device, before they are summed over the devices.
 
-    Each device also computes an adapter's product for its own columns, so there is one sum. A norm
-    after it is computed in the same kernel (`ops.all_reduce_rms_norm`).
+    Each device also computes an adapter's product for its own columns, so that only one sum is
+    needed. A norm after the sum is computed in the same kernel (`ops.all_reduce_rms_norm`).
     """
 
     def __init__(
@@ -365,7 +365,7 @@ class PendingSum(Deferred):
         divided: Sequence[torch.Tensor],
         replicated: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Take those arguments of `Devices.summed`; `divided` begins with x and the weight."""
+        """Initialize with arguments of `Devices.summed`; `divided` begins with x and the weight."""
         self._devices, self._product = devices, (function, divided, replicated)
         x, weight, *_ = divided
         self.shape = torch.Size((*x.shape[:-1], weight.shape[0]))
@@ -390,5 +390,5 @@ class PendingSum(Deferred):
     def normed(
         self, residual: torch.Tensor, norm: RMSNorm
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return what the norm returns for the sum and the residual; None if no kernel does it."""
+        """Return the norm's results for the sum and the residual; None if no kernel does that."""
         return self._devices.normed_sum(*self._product, residual, norm)

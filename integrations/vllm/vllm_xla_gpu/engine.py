@@ -1,4 +1,4 @@
-"""Overlapping steps: the engine starts a step while those before it run.
+"""Overlap steps: the engine starts a step while earlier steps still run.
 
 The tokens of a step feed the next one on the device. While the next one runs, the host receives the
 tokens, sends them out and schedules.
@@ -59,7 +59,7 @@ class XlaGpuExecutor(UniProcExecutor):
         super()._init_executor()
 
     def sleep_until_needed(self, num_seqs: int) -> None:
-        """Sleep until the next step, of so many sequences, has to be scheduled."""
+        """Sleep until the next step, with this many sequences, must be scheduled."""
         time.sleep(self._clock.seconds_until_needed(num_seqs))
 
     @property
@@ -69,9 +69,9 @@ class XlaGpuExecutor(UniProcExecutor):
     def execute_model(
         self, scheduler_output: SchedulerOutput, non_block: bool = True
     ) -> _TimedStep | concurrent.futures.Future[ModelRunnerOutput]:
-        """Start a step; `result()` of what is returned waits for it.
+        """Start a step, and return an object whose `result()` waits for it.
 
-        vLLM also asks for steps of no tokens.
+        vLLM also requests steps without tokens.
         """
         if scheduler_output.total_num_scheduled_tokens:
             step = self.collective_rpc("execute_model", args=(scheduler_output,))[0]
@@ -83,7 +83,7 @@ class XlaGpuExecutor(UniProcExecutor):
 
 
 class LaunchedExecutor(XlaGpuExecutor):
-    """An executor in a process that torchrun has started, with the same engine as the others."""
+    """An executor in one of the processes that torchrun started, which all run the same engine."""
 
     def _init_executor(self) -> None:
         processes.join()
@@ -124,7 +124,7 @@ class XlaGpuScheduler(AsyncScheduler):
             self._need_their_tokens += (request,)
 
     def schedule(self) -> SchedulerOutput:
-        """Return the next step; an empty one if it has to wait for another step's tokens."""
+        """Return the next step; an empty one if it must wait for another step's tokens."""
         waits_for_drafts = self._drafter is not None and self._computed_now > 0
         # The device has only the previous step's tokens.
         waits_for_others = self._computed_now > 1 and (
@@ -204,9 +204,9 @@ class XlaGpuScheduler(AsyncScheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        """Give the tokens of a step to the requests that it was for.
+        """Pass the tokens of a step to the requests that the step was for.
 
-        One may have ended since then, and another one may have its name.
+        A request may have ended since then, and a new request may have its name.
         """
         for name, request in scheduler_output.requests.items():
             if self.requests.get(name) is not request:
@@ -229,9 +229,10 @@ def _allocate_slots(
     *args: object,
     **options: object,
 ) -> KVCacheBlocks | None:
-    """Replace KVCacheManager.allocate_slots, half of the scheduler's work for decodes.
+    """Replace KVCacheManager.allocate_slots, which is half of the scheduler's work for decodes.
 
-    A single token within a page needs none. Pages before a sliding window are freed with the next.
+    A single token within a page needs no new page. Pages before a sliding window are freed when the
+    next page is allocated.
     """
     is_plain = num_new_tokens == 1 and not args and not any(options.values())
     if is_plain and request.num_computed_tokens % page_size:
@@ -240,18 +241,18 @@ def _allocate_slots(
 
 
 def _begins_anew_too_early(request: Request) -> bool:
-    """Return whether the host does not know all tokens of a preempted request yet."""
+    """Return whether the host does not yet know all tokens of a preempted request."""
     return request.status == RequestStatus.PREEMPTED and request.num_output_placeholders > 0
 
 
 def _needs_its_tokens(request: Request) -> bool:
-    """Return whether the host needs a token to choose the next one: masks and penalties."""
+    """Return whether the host needs each token to choose the next one (masks and penalties)."""
     params = request.sampling_params
     return request.use_structured_output or has_penalties(params) or bool(params.bad_words)
 
 
 def _empty_step() -> SchedulerOutput:
-    """Return a scheduler's output that starts nothing."""
+    """Return a scheduler output that starts nothing."""
     return SchedulerOutput(
         scheduled_new_reqs=[],
         scheduled_cached_reqs=CachedRequestData.make_empty(),

@@ -1,6 +1,6 @@
-"""Check the environment: matching vLLM and torch_xla, and a plugin for the GPUs.
+"""Check that the environment has matching vLLM and torch_xla, and a plugin for the GPUs.
 
-install.py imports this module where there is neither vLLM nor torch.
+install.py imports this module before vLLM and torch are installed.
 """
 
 import importlib.metadata
@@ -23,13 +23,13 @@ def _version(distribution: str) -> str | None:
 
 
 def installed() -> dict[str, str]:
-    """Return the versions of vLLM in this environment, by the package that has them."""
+    """Return the versions of vLLM in this environment, by package name."""
     versions = {package: _version(package) for package in _VLLM_PACKAGES}
     return {package: version for package, version in versions.items() if version is not None}
 
 
 def unserved(found: Mapping[str, str]) -> str | None:
-    """Return the problem of the packages of `installed`; None if they are supported."""
+    """Return why the packages that `installed` found are unsupported, or None."""
     public = {package: version.split("+")[0] for package, version in found.items()}
     if public == {"vllm": VLLM_VERSION}:
         return None
@@ -38,7 +38,7 @@ def unserved(found: Mapping[str, str]) -> str | None:
 
 
 def check_packages() -> None:
-    """Check the packages: other vLLMs have other classes, other torch_xlas lack the kernels."""
+    """Check the versions: other vLLMs have different classes, other torch_xlas lack the kernels."""
     if reason := unserved(installed()):
         raise UnsupportedError(
             f"{reason}; run `python integrations/vllm/install.py` in an environment without vLLM"
@@ -58,7 +58,7 @@ def check_device() -> None:
     """Check for the plugin and driver that PJRT_DEVICE=CUDA needs, without a client.
 
     Raises:
-        xla_kernels.plugin.errors.CudaRuntimeError: with the remedy.
+        xla_kernels.plugin.errors.CudaRuntimeError: one is missing; the message has the remedy.
     """
     if os.environ.get("PJRT_DEVICE") != "CUDA":
         return

@@ -17,7 +17,7 @@ def scale_of(largest: torch.Tensor) -> torch.Tensor:
 
 
 def quantized(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Return `x / scale` in fp8; larger values, which a cast makes nan, become the largest."""
+    """Return `x / scale` in fp8; values that a cast would make NaN become the largest fp8 value."""
     return (x.float() * scale.reciprocal()).clamp(-_LARGEST, _LARGEST).to(DTYPE)
 
 
@@ -33,8 +33,9 @@ def linear(
     Args:
         x: [..., in_features].
         weight: fp8 [out_features, in_features].
-        weight_scale: float32 [out_features], or of blocks of 128 x 128.
-        input_scale: float32 []; if there is none, each row of x, or its blocks of 128, has its own.
+        weight_scale: float32 [out_features], or one scale for each block of 128 x 128.
+        input_scale: float32 []; by default each row of x, or each of its blocks of 128, has its own
+            scale.
         bias: [out_features].
 
     Returns:
@@ -57,7 +58,7 @@ def linear(
 def _linear_of_blocks(
     x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return the product of `x`, [num_tokens, in_features], as that of one group of rows."""
+    """Return the product of `x`, [num_tokens, in_features], by `scaled_grouped_linear`."""
     numbers, scale = ops.quantize_inputs(x, weight_scale.shape[1])
     ranges = torch.tensor([[0, x.shape[0]]], dtype=torch.int32, device=x.device)
     result = ops.scaled_grouped_linear(

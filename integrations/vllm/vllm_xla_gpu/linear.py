@@ -1,4 +1,4 @@
-"""Products of tokens with weights that are not quantized."""
+"""Multiply tokens by weights that are not quantized."""
 
 import functools
 
@@ -15,17 +15,17 @@ LEAST_COLUMNS = 1024
 
 @functools.cache
 def _most_columns() -> float:
-    """Return with how many columns the kernels are faster.
+    """Return up to how many columns the kernels for few rows are faster than XLA's matmuls.
 
-    An H100's memory is the limit of both. XLA's products reach more of an H200's, unless there are
-    so few columns that it divides the sums.
+    On an H100 both are limited by the memory. XLA's matmuls use more of an H200's bandwidth, unless
+    there are so few columns that XLA divides the sums.
     """
     kind = torch_xla._XLAC._xla_device_kind(str(torch_xla.device()))
     return float("inf") if "H100" in str(kind) else 4096
 
 
 def is_skinny(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Return whether the operators for few rows compute the product, and faster than XLA does."""
+    """Return whether the operators for few rows support the product, and are faster than XLA."""
     return (
         x.dim() == 2
         and 0 < x.shape[0] <= _MOST_TOKENS

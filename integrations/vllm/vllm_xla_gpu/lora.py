@@ -1,4 +1,4 @@
-"""LoRA adapters: the adapter of each token, and loading weights to the device."""
+"""LoRA adapters: apply each token's adapter, and load adapters to the device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Adapters(PunicaWrapperBase):
     """Adapters, which the layers of a model call.
 
     Attributes:
-        slots: int32 [num_tokens]; Batch.adapters of the step that is traced.
+        slots: int32 [num_tokens]; Batch.adapters of the step that is being traced.
     """
 
     slots: torch.Tensor
@@ -51,7 +51,7 @@ class Adapters(PunicaWrapperBase):
         output_slices: Sequence[int],
         **kwargs: object,
     ) -> torch.Tensor:
-        """Add to each slice of the columns of `y` the products of x with the token's adapter.
+        """Add the products of x with each token's adapter to slices of the columns of `y`.
 
         Args:
             y: [num_tokens, sum of output_slices].
@@ -59,11 +59,11 @@ class Adapters(PunicaWrapperBase):
             lora_a_stacked: for each slice [num_slots, 1, rank, in_features].
             lora_b_stacked: for each slice [num_slots, 1, slice, rank].
             lora_bias_stacked: None; checks.py refuses biases.
-            scale: of the products.
-            output_slices: columns of each slice.
+            scale: the factor of the products.
+            output_slices: the number of columns in each slice.
 
         Returns:
-            [num_tokens, sum of output_slices] of y's dtype; y stays as it is.
+            [num_tokens, sum of output_slices] of y's dtype; y is not changed.
         """
         products = functools.partial(_products, scale=scale)
         if isinstance(y, PendingSum):
@@ -78,12 +78,14 @@ class Adapters(PunicaWrapperBase):
         return y.plus(added) if isinstance(y, Columns) else y + torch.cat(added, dim=-1)
 
     def _is_own(self, a: torch.Tensor) -> torch.Tensor:
-        """Return whether rows of A are a token's adapter's, bool [num_tokens, num_slots * rank]."""
+        """Return which rows of A are for a token's adapter, bool [num_tokens, num_slots * rank]."""
         slots = torch.arange(a.shape[0], device=a.device)
         return (self.slots[:, None] == slots).repeat_interleave(a.shape[2], dim=1)
 
     def _refuse(self, *args: object, **kwargs: object) -> None:
-        raise NotImplementedError("LoRA adapters of embeddings and of lm_head")
+        raise NotImplementedError(
+            "vllm-xla-gpu does not support LoRA adapters of embeddings and of lm_head"
+        )
 
     add_shrink = add_expand = add_lora_embedding = add_lora_logits = _refuse
 
@@ -100,7 +102,7 @@ def _products(
         a: [num_slots * rank, in_features].
         b: [out_features, num_slots * rank].
         is_own: bool [num_tokens, num_slots * rank].
-        scale: of the result.
+        scale: the factor of the result.
 
     Returns:
         [num_tokens, out_features] of x's dtype; zero for a token without an adapter.
@@ -115,21 +117,21 @@ def _side_by_side(b: torch.Tensor) -> torch.Tensor:
 
 
 def write_slots_whole(manager: LoRAModelManager, devices: Devices | None) -> None:
-    """Make the manager write an adapter in one program, which is the same for all of them.
+    """Make the manager write any adapter with the same program.
 
     vLLM's own set_lora writes a slice of the adapter's rank at an index that is a constant of the
-    program, so each new adapter would compile for each layer. Here it runs on the host, on slots of
-    zeros.
+    program, so each new adapter would compile a program for each layer. Here set_lora runs on the
+    host, on slots of zeros.
 
     Args:
-        manager: of a model that is not on `devices` yet.
+        manager: the manager of a model that is not on `devices` yet.
         devices: the devices that will share the model, if there are several.
     """
     manager.activate_adapter = _Writer(manager, devices)
 
 
 class _Writer:
-    """activate_adapter of a manager: writes an adapter to a slot, if it is in none."""
+    """Replaces a manager's activate_adapter: writes an adapter to a slot if it is in none."""
 
     def __init__(self, manager: LoRAModelManager, devices: Devices | None) -> None:
         self._manager, self._devices = manager, devices
@@ -188,7 +190,7 @@ class _Writer:
 
     @contextlib.contextmanager
     def _on_host(self) -> Iterator[list[tuple[torch.Tensor, ...]]]:
-        """Give the layers one slot of zeros each, on the host, and yield them in _parts' order."""
+        """In a block, give each layer one slot of zeros on the host, and yield the slots."""
         saved = [stacks(layer) for layer in self._layers]
         slots = iter([[torch.zeros_like(s, device="cpu") for s in part] for part in self._slots])
         for layer in self._layers:

@@ -1,4 +1,4 @@
-"""Memory for weights and caches."""
+"""Measure memory, and divide it among weights, activations and caches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def bytes_text(size: int) -> str:
 def allocator_info(device: torch.device) -> dict[str, int] | None:
     """Return the allocator's limit, use and peak in bytes; None if XLA does not report them.
 
-    Of several devices, they are those of the one with the least free memory. A CPU has none.
+    With several devices, these are the numbers of the one with the least free memory. A CPU has
+    none.
     """
     if os.environ["PJRT_DEVICE"] == "CPU":
         return None
@@ -58,7 +59,7 @@ def allocator_peak(device: torch.device) -> int:
 
 
 def room_for(size: int, device: torch.device, most: int) -> int:
-    """Return how many times so many bytes fit into the device's free memory, at least 1."""
+    """Return how many times `size` bytes fit into the device's free memory, from 1 to `most`."""
     info = allocator_info(device)
     if info is None:
         return most
@@ -74,7 +75,7 @@ def gpu_memory() -> int:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes of the device: the limit, and the peak so far."""
+    """The device's memory in bytes: the limit, and the peak so far."""
 
     device: str
     limit: int
@@ -88,7 +89,7 @@ class DeviceMemory:
 
         Args:
             device: the XLA device.
-            weights: bytes of those that the device has.
+            weights: the bytes of the weights on the device.
             earlier_peak: `allocator_peak` before this engine was made, the peak of earlier engines
                 in this process.
         """
@@ -106,7 +107,7 @@ class DeviceMemory:
         return cls("the GPU's memory", limit, peak)
 
     def check_fits(self, weights: int) -> None:
-        """Raise UnsupportedError with both numbers if the model is too large."""
+        """Raise UnsupportedError, with both sizes, if the model's weights exceed the memory."""
         needed, limit = bytes_text(weights), bytes_text(self.limit)
         logger.info("The model's weights are %s, of %s of %s.", needed, limit, self.device)
         if weights > self.limit:
@@ -123,7 +124,7 @@ class DeviceMemory:
             devices: the number of devices that share the caches.
 
         Raises:
-            UnsupportedError: there are none.
+            UnsupportedError: no memory is left for caches.
         """
         if self.cache is not None:
             return self.cache

@@ -1,7 +1,7 @@
-"""Multi-head latent attention on mla_paged_attention: all heads share one latent row per token.
+"""Multi-head latent attention with mla_paged_attention: heads share one latent row per token.
 
 The heads' key projections are applied to the queries, and their value projections to the results
-(DeepSeek-AI, "DeepSeek-V2", 2024). Each token is a sequence of the kernel, in a prompt, too.
+(DeepSeek-AI, "DeepSeek-V2", 2024). The kernel treats each token as a sequence, even in a prompt.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class XlaGpuMlaBackend(pallas.PallasAttentionBackend):
 
 
 class XlaGpuMla(AttentionImpl):
-    """Write the step's latent rows into the layer's pages, and attend to them."""
+    """Writes the step's latent rows into the layer's pages, and attends to them."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class XlaGpuMla(AttentionImpl):
 
         Args:
             layer: has the scale of an fp8 cache.
-            query: [num_tokens, num_heads, nope + rope], whose last elements are rotated.
+            query: [num_tokens, num_heads, nope + rope]; the last `rope` elements are rotated.
             latent: [num_tokens, latent_dim], normalized.
             rotated: [num_tokens, 1, rope], the part of the keys that is rotated.
             kv_cache: [num_pages, page_size, 2, LATENT_DIM / 2], rows in two halves, as keys and

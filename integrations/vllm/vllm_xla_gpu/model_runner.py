@@ -70,11 +70,11 @@ class XlaGpuModelRunner(WarmedUpRunner):
         start: Start,
         devices: Devices | None = None,
     ) -> None:
-        """Make a runner without a model.
+        """Initialize a runner without a model.
 
         Args:
-            vllm_config: of the engine.
-            device: torch_xla's.
+            vllm_config: the engine's configuration.
+            device: torch_xla's device.
             start: measures the phases of the engine's start.
             devices: the devices that share the model, if there are several.
         """
@@ -114,13 +114,13 @@ class XlaGpuModelRunner(WarmedUpRunner):
         self._run = self._captured(self._run_model, self.num_tokens_paddings)
 
     def _uncompiled(self, name: str) -> Callable[..., Any]:
-        """Return a method of vLLM's runner that it compiles."""
+        """Return the uncompiled original of a method that vLLM's runner compiles."""
         return functools.partial(getattr(TPUModelRunner, name)._torchdynamo_orig_callable, self)
 
     def _captured(
         self, function: Callable[..., Any], sizes: Iterable[int]
     ) -> dict[int, CapturedStep]:
-        """Return the function for each size, its first argument."""
+        """Return the function, captured for each size, which is its first argument."""
         # vLLM's code reads attributes that change from step to step, and that no model uses, so
         # Python's state is not compared. Starting a program on several devices takes longer than
         # the rest of the host's work for a step.
@@ -134,7 +134,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         }
 
     def _captured_by_rows(self, function: Callable[..., Any]) -> CapturedByRows:
-        """Return the function of tensors whose first has a row for each sequence."""
+        """Return the function, captured for each number of rows (sequences) of its first tensor."""
 
         def is_logits(tensor: torch.Tensor) -> bool:
             return tensor.shape[1:] == (self.vocab_size,)
@@ -143,7 +143,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
             return self._placed(tensor, 1 if is_logits(tensor) else None)
 
         def placed_results(_: int, *tensors: torch.Tensor) -> object:
-            """Give results a fixed sharding: the next program depends on it."""
+            """Give results a fixed sharding, because the next program depends on it."""
             return tree_map_only(torch.Tensor, place, function(*tensors))
 
         return CapturedByRows(self._captured(placed_results, self.num_reqs_paddings), place)
@@ -212,7 +212,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         torch_xla.sync(wait=True)
 
     def _streams_weights(self) -> bool:
-        """Return whether the weights of each layer go from the host to the devices."""
+        """Return whether weights are sent to the devices layer by layer."""
         if self._devices is None:  # which quantizes, and makes random weights
             is_plain = self.vllm_config.quant_config is None
             return is_plain and self.load_config.load_format != "dummy"
@@ -257,7 +257,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         return BatchShape(num_tokens, num_seqs, pages, num_checked, max_q_len)
 
     def _shape_for(self, new_tokens: np.ndarray) -> BatchShape:
-        """Return the smallest shape with room for so many tokens of each sequence."""
+        """Return the smallest shape with room for these numbers of tokens per sequence."""
         sizes = self.num_tokens_paddings
         first = 0 if new_tokens.max() == 1 else len(self._decode_sizes)
         return self._shape(sizes[bisect.bisect_left(sizes, int(new_tokens.sum()), lo=first)])
@@ -274,21 +274,21 @@ class XlaGpuModelRunner(WarmedUpRunner):
     # What is captured.
 
     def _received(self, packed: torch.Tensor) -> torch.Tensor:
-        """Return an argument, whose address differs in each step."""
+        """Copy an argument outside of CUDA graphs, because its address differs in each step."""
         return ops.copy_outside_graphs(packed)
 
     def _sent(self, result: torch.Tensor) -> torch.Tensor:
-        """Return a result, in a buffer of its own, which the next step does not write to."""
+        """Copy a result to a separate buffer, which the next step does not write to."""
         return self._placed(ops.copy_outside_graphs(result))
 
     def _run_model(
         self, num_tokens: int, packed: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Write the logits of the last tokens, the best tokens, and the sampling parameters.
+        """Run the model; store the last logits, the best tokens and the sampling parameters.
 
         Returns:
-            The best tokens, [num_seqs, 1], and those after the tokens that are checked, if there
-            may be drafts.
+            The best tokens, [num_seqs, 1], and, if there may be drafts, the best tokens after the
+            checked tokens.
         """
         shape = self._shape(num_tokens)
         batch = Batch.unpack(self._received(packed), shape)
@@ -324,7 +324,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         return logits.argmax(-1) if self._devices is None else self._devices.argmax(logits)
 
     def _keep_sampled(self, logits: torch.Tensor) -> torch.Tensor:
-        """Sample by the requests' parameters, and keep the tokens."""
+        """Sample with the requests' parameters, and keep the tokens."""
         params = unpack_params(self._sampling_params[: len(logits)])
         # The sampler writes into float32 logits.
         return self._keep(self.sampler(logits.clone(), params).sampled_token_ids)
@@ -338,7 +338,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         return self.vllm_config.compilation_config.static_forward_context
 
     def _start(self, num_tokens: int, packed: np.ndarray) -> StepResult:
-        """Start a step, which leaves its results in self._logits and self._tokens, too."""
+        """Start a step, which also stores its results in self._logits and self._tokens."""
         return self._run[num_tokens](torch.from_numpy(packed).to(self.device))
 
     def _calls_beside_steps(self) -> Iterator[tuple[CapturedStep | CapturedByRows, Operands]]:
@@ -357,7 +357,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
             yield self.structured_decode, (required, mask, logits, bits)
 
     def _adapters(self, num_seqs: int) -> np.ndarray | int:
-        """Return the slots of the requests' adapters, which are written there if they are not."""
+        """Return the slots of the requests' adapters; write adapters that are in no slot."""
         if self.lora_config is None:
             return NO_ADAPTER
         requests = self.input_batch.lora_id_to_lora_request
@@ -372,7 +372,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
     def execute_model(
         self, scheduler_output: SchedulerOutput, intermediate_tensors: None = None
     ) -> StartedStep:
-        """Start one step of vLLM's scheduler, which has tokens to compute."""
+        """Start one step of vLLM's scheduler that has tokens to compute."""
         step = self._start_step(scheduler_output)
         tokens, checked = step.result
         tokens, logprobs = self._sample(scheduler_output, step.shape, step.ends, tokens)
@@ -431,7 +431,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         ends: np.ndarray,
         tokens: torch.Tensor,
     ) -> tuple[torch.Tensor, LogprobsTensors | None]:
-        """Replace the best tokens of the started step by sampled ones, as its requests ask."""
+        """Replace the started step's best tokens by sampled ones for requests that want this."""
         logits = self._logits[shape.num_seqs]
         has_grammar = scheduler_output.grammar_bitmask is not None
         if has_grammar:
@@ -460,7 +460,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
     def apply_grammar_bitmask(
         self, logits: torch.Tensor, grammar_bitmask: torch.Tensor, arange: torch.Tensor
     ) -> torch.Tensor:
-        """Mask all rows at once; vLLM's masks one by one, and 256 rows compile for five seconds."""
+        """Mask all rows at once; vLLM's loop over 256 rows takes five seconds to compile."""
         forbidden = (torch.bitwise_right_shift(grammar_bitmask[:, :, None], arange) & 1) == 0
         return logits.masked_fill(forbidden.flatten(1)[:, : self.vocab_size], -float("inf"))
 

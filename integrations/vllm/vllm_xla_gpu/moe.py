@@ -1,6 +1,6 @@
-"""MoE layers: tokens are sorted by their experts, and multiplied in groups.
+"""MoE layers: sort tokens by expert, and multiply them with grouped matmuls.
 
-The weights stay as vLLM loads them. With several devices, each has a part of every expert's inner
+The weights stay as vLLM loads them. Each of several devices has a part of every expert's inner
 width, and one all-reduce adds the results.
 """
 
@@ -48,7 +48,7 @@ def check(model: nn.Module) -> None:
 
 
 def divide(model: nn.Module, count: int) -> None:
-    """Arrange the experts of all layers that are not arranged yet."""
+    """Arrange the experts of all layers in which they are not arranged yet."""
     for layer in model.modules():
         if isinstance(layer, FusedMoE) and not hasattr(layer, "sharded"):
             divide_layer(layer, count)
@@ -61,7 +61,7 @@ def divide(model: nn.Module, count: int) -> None:
 def divide_layer(layer: FusedMoE, count: int) -> None:
     """Arrange a layer's experts for `count` devices, when their weights are loaded.
 
-    The weight of gate and up is left in its order, if that is to change: `turns` says it.
+    The rows of gate and up are only reordered later; `turns` records that they must be.
     """
     inner = layer.w13_weight.shape[1] // 2
     divides = inner % count == 0
@@ -103,7 +103,7 @@ def shards_in_turn(both: torch.Tensor, count: int) -> list[torch.Tensor]:
 
     Args:
         both: [experts, 2 * inner, ...].
-        count: of the devices.
+        count: the number of devices.
     """
     parts = both.unflatten(1, (2, count, -1)).unbind(2)
     return [part.flatten(1, 2).contiguous() for part in parts]
@@ -142,10 +142,10 @@ def _experts(layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor) -> t
 
 
 def _route(layer: FusedMoE, router_logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each token's experts and weights as FusedMoE.select_experts, in float32.
+    """Choose each token's experts and weights as FusedMoE.select_experts does, in float32.
 
     Returns:
-        The weights and the numbers of the experts, both [num_tokens, top_k].
+        The weights and the indices of the experts, both [num_tokens, top_k].
     """
     options = {}
     bias = layer.e_score_correction_bias

@@ -1,11 +1,11 @@
-"""Replacements inside vLLM; nothing else in this package changes vLLM's modules.
+"""Replace functions inside vLLM; nothing else in this package changes vLLM's modules.
 
 The replacements were written for, and tested with, the version in environment.py. worker.py,
 model_runner.py, attention.py, sampling.py, engine.py and platform.py subclass vLLM's classes for
 TPUs.
 
-A replacement imports its new value at its stage: vLLM chooses its platform in between, and modules
-that import torch_xla have to wait for that.
+A replacement imports its new value at its stage, because modules that import torch_xla must be
+imported after vLLM has chosen its platform.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Replacement:
     """A replacement of an attribute of a module or class.
 
     Attributes:
-        stage: when it takes place; see `apply`.
-        module, path: of the attribute, such as vllm.v1.engine.async_llm and AsyncLLM.shutdown.
+        stage: when the replacement takes place; see `apply`.
+        module, path: the attribute, such as vllm.v1.engine.async_llm and AsyncLLM.shutdown.
         make: makes the new value from the old one.
     """
 
@@ -44,7 +44,7 @@ class Replacement:
     make: Callable[[Any], Any]
 
     def find(self) -> tuple[object, str]:
-        """Return the attribute's owner and its name there."""
+        """Return the object that has the attribute, and the attribute's name."""
         *parents, name = self.path.split(".")
         return functools.reduce(getattr, parents, importlib.import_module(self.module)), name
 
@@ -97,9 +97,9 @@ def _check_arguments(create: Callable) -> Callable:
 
 @_replaces("start", "vllm.model_executor.models.registry", "_run_in_subprocess")
 def _inspect_here(_: Callable) -> Callable:
-    """Import a model's class in this process; vLLM uses another one because of CUDA.
+    """Import a model's class in this process; vLLM uses another process, because of CUDA.
 
-    CUDA is not initialized here, and another process takes some ten seconds.
+    CUDA is not initialized here, and another process would take some ten seconds.
     """
     return lambda inspect: inspect()
 
@@ -112,7 +112,7 @@ def _keep_no_model(supports_kw: Callable) -> Callable:
 
 @_replaces("start", "vllm.config.model", "_resolve_auto_dtype")
 def _keep_float32(resolve: Callable) -> Callable:
-    """Serve float32 models in float32 with dtype="auto"; vLLM rounds them."""
+    """Serve float32 models in float32 with dtype="auto", for which vLLM would round them."""
 
     @functools.wraps(resolve)
     def resolve_auto_dtype(model_type: str, own: torch.dtype, **options: object) -> torch.dtype:
@@ -123,7 +123,7 @@ def _keep_float32(resolve: Callable) -> Callable:
 
 @_replaces("engine", "vllm.v1.engine.async_llm", "AsyncLLM.shutdown")
 def _end_requests(shutdown: Callable) -> Callable:
-    """End incomplete requests with an error; their clients would wait for ever."""
+    """End incomplete requests with an error, because their clients would wait for ever."""
     from vllm_xla_gpu.shutdown import end_requests
 
     return functools.partialmethod(end_requests, shutdown)
@@ -131,7 +131,7 @@ def _end_requests(shutdown: Callable) -> Callable:
 
 @_replaces("engine", "vllm.v1.engine.processor", "Processor._validate_model_input")
 def _check_prompts(validate: Callable) -> Callable:
-    """Refuse prompts of max_model_len tokens, whose last one vLLM never computes."""
+    """Refuse prompts of max_model_len tokens, whose last token vLLM would never compute."""
 
     @functools.wraps(validate)
     def validate_prompt(
@@ -150,7 +150,7 @@ _YARN = "vllm.model_executor.layers.rotary_embedding.yarn_scaling_rope"
 
 @_replaces("runner", _YARN, "yarn_find_correction_range")
 def _yarn_range(find: Callable) -> Callable:
-    """Keep the range unrounded for models that ask for it, such as gpt-oss."""
+    """Do not round the YaRN range for models that request this, such as gpt-oss."""
     from vllm.config import get_current_vllm_config
     from vllm.model_executor.layers.rotary_embedding.common import yarn_find_correction_dim
 
@@ -171,7 +171,7 @@ _ROPE = "vllm.model_executor.layers.rotary_embedding.base"
 
 @_replaces("runner", _ROPE, "RotaryEmbedding.forward_native")
 def _defer_rotation(forward: Callable) -> Callable:
-    """Let the kernel that writes the cache apply the rotary embedding, if nothing is in between."""
+    """Let the kernel that writes the cache apply the rotary embedding, if nothing comes between."""
     from vllm_xla_gpu.deferred import rotated
 
     def forward_native(
@@ -188,7 +188,7 @@ _NORM = "vllm.model_executor.layers.layernorm"
 
 @_replaces("runner", _NORM, "RMSNorm.forward_native")
 def _defer_norm(forward: Callable, *, adds_one: bool = False) -> Callable:
-    """Let the same kernel compute the norms of queries and keys."""
+    """Let the kernel that writes the cache compute the norms of queries and keys."""
     from vllm_xla_gpu.deferred import normed
 
     def forward_native(layer: object, x: object, residual: torch.Tensor | None = None) -> object:
@@ -220,7 +220,7 @@ def _keep_columns(forward: Callable) -> Callable:
 
 @_replaces("runner", "vllm.model_executor.layers.utils", "default_unquantized_gemm")
 def _linear(_: Callable) -> Callable:
-    """Let a kernel multiply few tokens by weights."""
+    """Let the kernels for few rows multiply few tokens by weights."""
     from vllm_xla_gpu.linear import linear
 
     return lambda layer, x, weight, bias=None: linear(x, weight, bias)
@@ -275,7 +275,7 @@ _COMPRESSED = f"{_QUANTIZATION}.compressed_tensors.compressed_tensors"
 
 @_replaces("quantized", f"{_QUANTIZATION}.fp8", "Fp8LinearMethod")
 def _fp8_linear(_: type) -> type:
-    """Replace vLLM's method, which needs its CUDA operators or Marlin's."""
+    """Replace vLLM's fp8 method, which needs vLLM's or Marlin's CUDA operators."""
     from vllm_xla_gpu.quantized import Fp8LinearMethod
 
     return Fp8LinearMethod
@@ -324,12 +324,12 @@ def _load_without_cuda(load: Callable) -> Callable:
 
 @_replaces("runner", "vllm.v1.worker.tpu_model_runner", "PallasAttentionBackend")
 def _attention(_: type) -> type:
-    """Return this backend, from which the runner gets the caches' shape."""
+    """Return this package's attention backend, which determines the caches' shape."""
     from vllm_xla_gpu.attention import XlaGpuAttentionBackend
 
     return XlaGpuAttentionBackend
 
 
 def stand_in_for_tpu_info() -> None:
-    """Provide the module from which vllm.platforms.tpu imports the names of TPU chips."""
+    """Provide a stand-in for the module from which vllm.platforms.tpu imports TPU chip names."""
     sys.modules.setdefault("tpu_info", types.ModuleType("tpu_info")).device = None

@@ -1,4 +1,4 @@
-"""The platform for vLLM, which inherits from the TPU platform."""
+"""The platform class for vLLM, which inherits from vLLM's TPU platform."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_PAGE_SIZE = 16
 
 
 class XlaGpuPlatform(TpuPlatform):
-    """The platform of GPUs; it pretends to be a TPU, so that vLLM takes its paths for XLA."""
+    """The platform for GPUs; it claims to be a TPU, so that vLLM uses its code for XLA."""
 
     device_control_env_var = "CUDA_VISIBLE_DEVICES"
     additional_env_vars = ("PJRT_DEVICE", "XLA_FLAGS")

@@ -7,7 +7,7 @@ from vllm_xla_gpu import overrides
 
 
 def platform_class() -> str | None:
-    """Return the platform's class, if PJRT_DEVICE asks for one of its devices.
+    """Return the platform's class if PJRT_DEVICE is CPU or CUDA, else None.
 
     vLLM interprets an exception here as "not this platform". So errors of the machine are raised
     when the class is imported (environment.py).

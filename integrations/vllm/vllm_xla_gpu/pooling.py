@@ -1,4 +1,4 @@
-"""Embeddings: the host passes each step's hidden states to vLLM's pooler."""
+"""Compute embeddings: the host passes each step's hidden states to vLLM's pooler."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class XlaGpuPoolingRunner(XlaGpuModelRunner):
         self.model.pooler.cpu()  # sizes of its tensors change from step to step
 
     def _make_logits(self) -> None:
-        """Make no logits."""
+        """Do nothing, because pooling needs no logits."""
 
     def _run_model(self, num_tokens: int, packed: torch.Tensor) -> torch.Tensor:
         """Return the hidden states of all tokens, [num_tokens, hidden]."""
@@ -45,7 +45,7 @@ class XlaGpuPoolingRunner(XlaGpuModelRunner):
         return tasks
 
     def _update_states(self, scheduler_output: SchedulerOutput) -> bool:
-        """Update the states as vLLM's runner does, which takes requests for tokens only."""
+        """Update the states as vLLM's runner does, which only accepts requests for tokens."""
         new = scheduler_output.scheduled_new_reqs
         for request in new:
             request.sampling_params = SamplingParams(temperature=0)
@@ -72,13 +72,13 @@ class XlaGpuPoolingRunner(XlaGpuModelRunner):
 
 @dataclasses.dataclass
 class StartedPooling:
-    """A step that may still run, as StartedStep.
+    """A pooling step that may still run, like StartedStep.
 
     Attributes:
-        runner: has started it.
-        requests: in the order of their rows.
-        new_tokens: how many tokens of each the step computes.
-        ends: how many of each have been computed after the step.
+        runner: the runner that started the step.
+        requests: the requests, in the order of their rows.
+        new_tokens: how many tokens of each request the step computes.
+        ends: how many tokens of each request have been computed after the step.
         hidden: [at least as many as new tokens, hidden] on the device.
     """
 
@@ -94,7 +94,7 @@ class StartedPooling:
 
     @torch.no_grad()
     def result(self) -> ModelRunnerOutput:
-        """Wait for the hidden states; None for a request whose prompt continues."""
+        """Wait for the hidden states, and return the embeddings; None for an incomplete prompt."""
         hidden = self.hidden.cpu()[: sum(self.new_tokens)]
         lengths = [len(state.prompt_token_ids) for state in self.requests]
         metadata = PoolingMetadata(

@@ -1,9 +1,9 @@
-"""One engine in several processes, which torchrun starts (`external_launcher`).
+"""Run one engine in several processes, which torchrun starts (`external_launcher`).
 
 Each process runs the whole engine, and XLA divides its programs among the devices of all of them.
-So all have to start the same programs, with the same data: otherwise devices wait for each other
-for ever, or compute with another step's data. So the processes compare each step before they start
-it.
+So all processes must start the same programs with the same data; otherwise devices would wait for
+each other for ever, or compute with another step's data. Therefore the processes compare each step
+before they start it.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def are_several() -> bool:
 
 
 def join() -> None:
-    """Wait for the other processes, and make torch.distributed's group of all of them.
+    """Wait for the other processes, and create torch.distributed's group with all of them.
 
-    vLLM would make one of this process alone.
+    vLLM would create a group with this process alone.
     """
     processes = Processes.from_environ(os.environ)
     if distributed.is_initialized():
@@ -82,10 +82,10 @@ def join() -> None:
 
 
 class Peers:
-    """The processes of one engine, as one of them sees them.
+    """One engine's processes, from the view of one of them.
 
     Attributes:
-        count: of them.
+        count: the number of processes.
     """
 
     def __init__(self, rank: int, count: int, store: Store, timeout: float) -> None:
@@ -100,7 +100,7 @@ class Peers:
 
     @classmethod
     def of_engine(cls) -> Peers | None:
-        """Return the peers of the next engine of this process; None if it is alone."""
+        """Return the peers for this process's next engine; None if the process is alone."""
         if not are_several():
             return None
         processes = Processes.from_environ(os.environ)
@@ -109,10 +109,10 @@ class Peers:
         return cls(processes.rank, processes.count, store, timeout)
 
     def gather(self, value: str) -> list[str]:
-        """Return the values of all processes, by rank, of the same call of this function.
+        """Return the values that all processes pass in the same call, by rank.
 
         Raises:
-            ProcessesError: one has ended, or has not called it in time.
+            ProcessesError: a process has ended, or has not made the call in time.
         """
         self._step += 1
         of_ranks = [f"{self._step}/{rank}" for rank in range(self.count)]
@@ -152,11 +152,11 @@ class Peers:
         )
 
     def check_step(self, output: SchedulerOutput, packed: np.ndarray) -> None:
-        """Compare a step that is about to start, and the events since the step before.
+        """Compare a step that is about to start, and the events since the previous step.
 
         Args:
-            output: the scheduler's, of XlaGpuScheduler.
-            packed: what is sent to the device.
+            output: the output of XlaGpuScheduler.
+            packed: the data that will be sent to the device.
         """
         batch = [packed, output.grammar_bitmask]
         values: dict[str, object] = {
@@ -174,14 +174,15 @@ class Peers:
         )
 
     def note(self, data: bytes) -> None:
-        """Record a value that has to be the same in all processes at the next step."""
+        """Record a value that must be the same in all processes at the next step."""
         self._noted.update(data)
 
     def program_folder(self, path: str) -> str:
-        """Return this process's folder of compiled programs, with those of all processes.
+        """Return this process's folder of compiled programs, with only those that all processes
+        have.
 
         XLA's processes exchange autotuning results when they compile a program. A process that
-        reads the program from a file sends none.
+        reads the program from a file would send none.
         """
         folder = Path(path, f"rank{self._rank}of{self.count}")
         folder.mkdir(parents=True, exist_ok=True)
@@ -194,7 +195,7 @@ class Peers:
         return str(folder)
 
     def _wait_for(self, keys: list[str], of_ranks: list[str]) -> None:
-        """Wait for keys in the store; `of_ranks` are those that the processes write themselves."""
+        """Wait for keys in the store; `of_ranks` are the keys that each process writes."""
         begin = time.monotonic()
         with contextlib.suppress(distributed.DistStoreError):  # when that time is over
             return self._store.wait(keys, _PATIENCE)
@@ -215,8 +216,8 @@ class Peers:
                 raise ProcessesError(
                     f"rank {_listed(missing or [0])} did not reach step {self._step} of this "
                     f"engine within {self._timeout:g} s ({TIMEOUT_VARIABLE}). All {self.count} "
-                    "processes have to make the same engines, and to generate with the same "
-                    "prompts, in the same order"
+                    "processes must create the same engines, and generate with the same prompts, "
+                    "in the same order"
                 )
             time.sleep(0.05)
 

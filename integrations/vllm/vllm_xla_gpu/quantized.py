@@ -1,8 +1,8 @@
-"""vLLM's linear and MoE layers with fp8 weights, and experts in MXFP4.
+"""Run vLLM's linear and MoE layers with fp8 weights, and experts in MXFP4.
 
-vLLM's own layers call its CUDA operators. Here all kinds of checkpoint get one form: a weight
-[out_features, in_features], a scale of each output feature or block, and optionally one of the
-inputs. The product is fp8.linear; that of experts is in moe.py.
+vLLM's own layers call its CUDA operators. Here all kinds of checkpoints are brought into one form:
+a weight [out_features, in_features], a scale for each output feature or block, and optionally a
+scale for the inputs. fp8.linear multiplies; moe.py does so for experts.
 """
 
 import functools
@@ -35,7 +35,7 @@ from vllm_xla_gpu.limits import UnsupportedError
 
 
 class Fp8LinearMethod(of_vllm.Fp8LinearMethod):
-    """The method of quantization="fp8": bfloat16 checkpoints, or fp8 with a scale of each weight.
+    """The method for quantization="fp8": bfloat16 checkpoints, or fp8 with a scale per weight.
 
     vLLM chooses by its class name how weights are loaded.
     """
@@ -62,7 +62,7 @@ class Fp8LinearMethod(of_vllm.Fp8LinearMethod):
 
 
 class XlaW8A8Fp8(CompressedTensorsW8A8Fp8):
-    """The scheme of compressed-tensors: fp8 with scales of weights, output features or blocks."""
+    """The scheme for compressed-tensors: fp8 with scales per weight, output feature or block."""
 
     def process_weights_after_loading(self, layer: LinearBase) -> None:
         of_blocks = self.weight_block_size is not None
@@ -76,7 +76,7 @@ class XlaW8A8Fp8(CompressedTensorsW8A8Fp8):
 
 
 class Fp8MoEMethod(of_vllm.Fp8MoEMethod):
-    """The method of quantization="fp8" for MoE layers, which moe.py computes."""
+    """The method for quantization="fp8" in MoE layers, which moe.py computes."""
 
     def process_weights_after_loading(self, layer: FusedMoE) -> None:
         if not self.quant_config.is_checkpoint_fp8_serialized:
@@ -91,7 +91,7 @@ class Fp8MoEMethod(of_vllm.Fp8MoEMethod):
 
 
 class CompressedTensorsW8A8Fp8MoEMethod(compressed_tensors_moe.CompressedTensorsW8A8Fp8MoEMethod):
-    """The method of fp8 for MoE layers in checkpoints of compressed-tensors."""
+    """The method for fp8 MoE layers in checkpoints of compressed-tensors."""
 
     def process_weights_after_loading(self, layer: FusedMoE) -> None:
         _keep_experts(layer)
@@ -112,7 +112,7 @@ def compressed_experts(
 
 
 class Mxfp4MoEMethod(mxfp4.Mxfp4MoEMethod):
-    """The method of gpt-oss's own checkpoints, whose weights stay as they are."""
+    """The method for gpt-oss's own checkpoints, whose weights stay unchanged."""
 
     def __init__(self, moe: FusedMoEConfig) -> None:
         FusedMoEMethodBase.__init__(self, moe)  # vLLM's own one needs a kernel for CUDA
@@ -123,7 +123,7 @@ class Mxfp4MoEMethod(mxfp4.Mxfp4MoEMethod):
 
 
 class _OnHost(TorchFunctionMode):
-    """A mode that leaves tensors in place that code sends to CUDA."""
+    """A mode in which `.cuda()` and similar calls leave tensors where they are."""
 
     def __torch_function__(
         self, function: Callable, types: object, args: tuple = (), kwargs: dict | None = None
@@ -132,7 +132,7 @@ class _OnHost(TorchFunctionMode):
 
 
 def load_without_cuda(load: Callable[..., object]) -> Callable[..., object]:
-    """Return a function that loads weights, which vLLM's sends to CUDA first."""
+    """Return a function that loads weights without sending them to CUDA first, as vLLM's does."""
 
     @functools.wraps(load)
     def load_weights(*args: object, **options: object) -> object:
@@ -161,7 +161,7 @@ def _keep_experts(layer: FusedMoE) -> None:
 
 
 def _of_outputs(layer: LinearBase) -> torch.Tensor:
-    """Return each output feature's scale, from the scales of the layer or its parts."""
+    """Return a scale for each output feature, from the scales of the layer or its parts."""
     scale = layer.weight_scale.data
     if scale.dim() == 2:
         return scale[:, 0]
@@ -199,7 +199,7 @@ def _parameter(tensor: torch.Tensor) -> nn.Parameter:
 
 
 def _can_divide(layer: nn.Module, method: object, num_devices: int) -> bool:
-    """Return whether each device can have whole blocks of the layer, if it has blocks."""
+    """Return whether the devices can share the layer in whole blocks, if it has blocks."""
     sizes: Sequence[int] = []
     if isinstance(method, Mxfp4MoEMethod):
         return layer.w13_weight.shape[1] // 2 % (32 * num_devices) == 0
@@ -215,9 +215,9 @@ def _can_divide(layer: nn.Module, method: object, num_devices: int) -> bool:
 
 
 def check(model: nn.Module, num_devices: int) -> None:
-    """Raise UnsupportedError for a layer that would be computed by vLLM's CUDA operators.
+    """Raise UnsupportedError for a layer that vLLM's CUDA operators would compute.
 
-    Or for one whose blocks with a scale the devices cannot divide among them.
+    Also for a layer whose scaled blocks the devices cannot divide among them.
     """
     for layer in model.modules():
         if not isinstance(layer, LinearBase | FusedMoE):

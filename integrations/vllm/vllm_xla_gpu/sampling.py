@@ -1,4 +1,4 @@
-"""Penalties, biases, and random tokens that depend only on a request's seed and position."""
+"""Apply penalties and biases, and draw tokens that depend only on a request's seed and position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NUM_PARAMS = 6
 
 
 def has_penalties(params: SamplingParams) -> bool:
-    """Return whether a token's logits depend on the tokens before it."""
+    """Return whether penalties make a token's logits depend on the tokens before it."""
     return (
         params.presence_penalty != 0
         or params.frequency_penalty != 0
@@ -37,7 +37,7 @@ def has_penalties(params: SamplingParams) -> bool:
 
 
 def penalty_operands(batch: InputBatch, num_seqs: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the operands of `penalized` for a batch of known tokens, padded to `num_seqs`."""
+    """Return the operands of `penalized` for a batch with known tokens, padded to `num_seqs`."""
     count = batch.num_reqs
     tokens = np.zeros((num_seqs, batch.token_ids_cpu.shape[1] + 2), dtype=np.int32)
     tokens[:count, 0] = batch.num_prompt_tokens[:count]
@@ -64,8 +64,8 @@ def pack_params(batch: InputBatch, keys: np.ndarray) -> np.ndarray:
     """Pack the sampling parameters of a batch's requests, for `unpack_params`.
 
     Args:
-        batch: vLLM's.
-        keys: uint32 [number of requests, 2], of `make_key`.
+        batch: vLLM's batch.
+        keys: uint32 [number of requests, 2], the results of `make_key`.
 
     Returns:
         int32 [number of requests, NUM_PARAMS].
@@ -82,7 +82,7 @@ def pack_params(batch: InputBatch, keys: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _float_of_bits() -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return Tensor.view(torch.float32) on the device; torch_xla would use the host."""
+    """Return Tensor.view(torch.float32) for the device; torch_xla's would use the host."""
     # The engine's process imports this module, and has no device.
     from torch_xla.core import xla_builder, xla_op_registry
 
@@ -92,7 +92,7 @@ def _float_of_bits() -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def unpack_params(packed: torch.Tensor) -> SamplingMetadata:
-    """Unpack a tensor of `pack_params` on the device."""
+    """Unpack a tensor that `pack_params` packed, on the device."""
     columns = _float_of_bits()(packed[:, :3]).unbind(1)
     floats = dict(zip(_FLOATS, columns, strict=True))
     keys = packed[:, 4:].long() & _WORD
@@ -104,10 +104,11 @@ def penalized(logits: torch.Tensor, tokens: torch.Tensor, penalties: torch.Tenso
 
     Args:
         logits: [num_seqs, vocabulary].
-        tokens: int32 [num_seqs, 2 + longest text]: how many tokens the prompt has, how many there
-            are in all, and the tokens.
+        tokens: int32 [num_seqs, 2 + longest text]: the number of tokens in the prompt, the number
+            in all, then the tokens.
         penalties: float32 [num_seqs, 3]: presence, frequency (0 for none) and repetition (1 for
-            none). The first two are for tokens of the answer, the third also for the prompt's.
+            none). The first two apply to tokens of the answer, the third also to tokens of the
+            prompt.
 
     Returns:
         [num_seqs, vocabulary] of logits' dtype.
@@ -128,7 +129,7 @@ def penalized(logits: torch.Tensor, tokens: torch.Tensor, penalties: torch.Tenso
 
 
 def has_biases(params: SamplingParams) -> bool:
-    """Return whether requests forbid or favour some tokens."""
+    """Return whether a request forbids or favours some tokens."""
     return bool(
         params.logit_bias or params.min_tokens or params.allowed_token_ids or params.bad_words
     )
@@ -141,8 +142,8 @@ def write_bias(
 
     Args:
         bias: float32 [vocabulary].
-        params: of the request.
-        num_tokens: of its answer so far.
+        params: the request's parameters.
+        num_tokens: the number of tokens in its answer so far.
         answer: these tokens, if the request has bad words.
     """
     if params.allowed_token_ids:
@@ -170,7 +171,7 @@ def make_key(seed: int, index: int) -> np.ndarray:
 
 
 def _mixed(x: torch.Tensor) -> torch.Tensor:
-    """Return the last part of MurmurHash3, of words of 32 bits in int64."""
+    """Apply the final mix of MurmurHash3 to 32-bit words in int64."""
     x = ((x ^ (x >> 16)) * 0x85EBCA6B) & _WORD
     x = ((x ^ (x >> 13)) * 0xC2B2AE35) & _WORD
     return x ^ (x >> 16)
@@ -181,10 +182,10 @@ def exponential(keys: torch.Tensor, count: int) -> torch.Tensor:
 
     Args:
         keys: int64 [rows, 2], words of 32 bits.
-        count: numbers in a row.
+        count: how many values to draw for each row.
 
     Returns:
-        float32 [rows, count]; a row depends on its key alone.
+        float32 [rows, count]; a row depends only on its key.
     """
     numbers = torch.arange(count, device=keys.device) * 0x9E3779B1
     words = _mixed((numbers + keys[:, :1]) & _WORD)
@@ -195,13 +196,13 @@ def exponential(keys: torch.Tensor, count: int) -> torch.Tensor:
 
 @dataclasses.dataclass
 class SamplingMetadata(TPUSupportedSamplingMetadata):
-    """vLLM's, with keys in place of generators, which XLA does not have."""
+    """vLLM's SamplingMetadata, with keys in place of generators, which XLA does not have."""
 
     keys: torch.Tensor | None = None  # int64 [num_seqs, 2]
 
 
 class KeyedSampler(Sampler):
-    """vLLM's sampler for XLA devices, but for its random numbers."""
+    """vLLM's sampler for XLA devices, with different random numbers."""
 
     def sample(self, logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
         """Sample int64 [num_seqs] tokens with their probabilities, by the Gumbel trick.

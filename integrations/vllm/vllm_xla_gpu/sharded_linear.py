@@ -15,8 +15,8 @@ class ShardedLinear(nn.Module):
     """A weight and bias, or some rows of a layer's, which the devices shard along `dim`.
 
     Attributes:
-        dim: None if each device needs the whole.
-        turns: the number of devices if rows of the weight are to be brought into the order of
+        dim: the dimension; None if each device needs the whole weight.
+        turns: the number of devices if rows of the weight must be brought into the order of
             `moe.shards_in_turn`, else 1.
     """
 
@@ -28,7 +28,7 @@ class ShardedLinear(nn.Module):
         weight_scale: torch.Tensor | None = None,
         input_scale: torch.Tensor | None = None,
     ) -> None:
-        """Take the scales of fp8.linear if the weight is in fp8."""
+        """Initialize the layer; pass the scales of fp8.linear if the weight is in fp8."""
         super().__init__()
         self.dim, self.turns = dim, 1
         self.weight = nn.Parameter(weight, requires_grad=False)
@@ -48,13 +48,13 @@ def _parameter(tensor: torch.Tensor | None) -> nn.Parameter | None:
 class ColumnsMethod(LinearMethodBase):
     """A linear layer whose columns are those of several weights, one after another.
 
-    Dividing one weight into equal parts would give a device the keys of other heads than its
-    queries'. So its rows are reordered: the first device's queries, keys and values, then the
-    second's. One product is faster than several, which XLA would join at a cost.
+    If the weight were divided into equal parts, a device would have keys of different heads than
+    its queries. So its rows are reordered: the first device's queries, keys and values, then the
+    second's. One matmul is faster than several, which XLA would merge at a cost.
     """
 
     def __init__(self, widths: Sequence[int], count: int) -> None:
-        """Take the numbers of columns, and of devices, by which they can be divided."""
+        """Initialize from the numbers of columns, and of devices, by which they can be divided."""
         self._count = count
         self._widths = [width // count for width in widths]
 
@@ -73,7 +73,7 @@ class ColumnsMethod(LinearMethodBase):
 
 
 class SeparateColumnsMethod(LinearMethodBase):
-    """A linear layer with a product for each weight, if the devices cannot divide one of them."""
+    """A linear layer with a matmul for each weight, if the devices cannot divide one of them."""
 
     def create_weights(self, *args: object, **kwargs: object) -> None:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Speculative decoding by n-grams: proposes the tokens that followed an earlier occurrence.
+"""Speculative decoding with n-grams: propose the tokens that followed an earlier occurrence.
 
 A step also computes the drafts after a request's last token, and its best tokens show how many of
 them are right (Saxena, "Prompt Lookup Decoding", 2023).
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drafter:
-    """Propose the next tokens of requests.
+    """Proposes the next tokens of requests.
 
     Attributes:
-        shortest, longest: of the n-grams that are looked up.
-        count: of the tokens that are proposed, at most.
+        shortest, longest: the lengths of the n-grams that are looked up.
+        count: the maximum number of proposed tokens.
     """
 
     shortest: int
@@ -61,7 +61,7 @@ class Drafter:
 
 
 def asks_for_more(request: Request) -> bool:
-    """Return whether the next token is not simply the best one, or log-probabilities are wanted."""
+    """Return whether the next token may not be the best one, or log-probabilities are requested."""
     params = request.sampling_params
     return bool(
         params.temperature != 0
@@ -76,7 +76,7 @@ def accepted(drafts: Sequence[int], best: Sequence[int]) -> list[int]:
     """Return the new tokens: the drafts that are right, and the one after them.
 
     Args:
-        drafts: of a request.
+        drafts: a request's drafts.
         best: the best token after the request's last token, and after each draft.
     """
     count = next((i for i, draft in enumerate(drafts) if draft != best[i]), len(drafts))

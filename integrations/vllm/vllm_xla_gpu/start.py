@@ -1,4 +1,4 @@
-"""The seconds of an engine's start, by its parts."""
+"""Measure the seconds of each part of an engine's start."""
 
 import contextlib
 import time
@@ -19,7 +19,7 @@ class Start:
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Count the seconds of the block, less those of blocks inside."""
+        """Count the seconds of the block, without those of nested blocks."""
         begin, before = time.perf_counter(), sum(self._parts.values())
         self._parts.setdefault(name, 0.0)
         try:

@@ -1,7 +1,7 @@
 """Schedule the next step shortly before the device can start it.
 
-The engine schedules a step while the previous one runs. If that one has prompts, a request that
-arrives during it would wait for both steps before its own first step.
+The engine schedules a step while the previous one runs. If it did so early, a request that arrives
+while a step with prompts runs would wait for both steps before its own first step.
 """
 
 import collections
@@ -15,7 +15,7 @@ _EARLY, _EARLY_BY_SEQUENCE = 0.004, 25e-6
 
 
 class StepClock:
-    """Measure the time of steps, by their approximate number of tokens.
+    """Measures the time of steps, by their approximate number of tokens.
 
     Args:
         now: returns seconds.
@@ -28,11 +28,11 @@ class StepClock:
         self._end = 0.0  # of the last step that has ended
 
     def start(self, num_tokens: int) -> None:
-        """Note that a step has been started."""
+        """Record that a step has been started."""
         self._running.append((num_tokens // 64, self._now()))
 
     def wait(self, result: Callable[[], _T]) -> _T:
-        """Return the value of `result`, which waits for the first step that runs."""
+        """Return `result()`, which waits for the oldest running step, and record the time."""
         found = result()
         size, begin = self._running.popleft()
         begin, self._end = max(begin, self._end), self._now()
@@ -41,9 +41,9 @@ class StepClock:
         return found
 
     def seconds_until_needed(self, num_seqs: int) -> float:
-        """Return how long scheduling the next step, of so many sequences, can wait.
+        """Return how long scheduling the next step, with this many sequences, can wait.
 
-        0 if that is not known.
+        0 if this is unknown.
         """
         if not self._running:
             return 0.0

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ModelStep:
-    """The model's results of a step that has been started.
+    """The model's results for a step that has been started.
 
     Attributes:
-        shape: of the padded batch.
-        requests: in the order of their rows.
-        new_tokens: how many tokens of each the step computes.
-        ends: how many of each have been computed after the step.
-        drafts: of each, which are the last of the new tokens.
-        result: of `_run_model`.
+        shape: the shape of the padded batch.
+        requests: the requests, in the order of their rows.
+        new_tokens: how many tokens of each request the step computes.
+        ends: how many tokens of each request have been computed after the step.
+        drafts: the drafts of each request, which are the last of its new tokens.
+        result: the result of `_run_model`.
     """
 
     shape: BatchShape
@@ -49,16 +49,16 @@ class StartedStep:
     """A step that may still run, with the interface of concurrent.futures.Future.
 
     Attributes:
-        batch: the runner's, to which the tokens are written.
+        batch: the runner's batch, to which the tokens are written.
         states: the runner's requests, by name.
         peers: the processes to compare the tokens with, if there are any.
-        requests: in the order of their rows.
+        requests: the requests, in the order of their rows.
         ends: how many tokens of each request have been computed after the step.
-        has_token: of which requests the step computes a new token.
+        has_token: for each request, whether the step computes a new token.
         tokens: int64 [at least as many as requests, 1] on the device.
-        logprobs: of the tokens, if a request asks for them.
-        drafts: of each request.
-        checked: the best tokens after those that are checked, for all requests with drafts.
+        logprobs: the tokens' log-probabilities, if a request asks for them.
+        drafts: each request's drafts.
+        checked: the best tokens after the checked tokens, for all requests with drafts.
     """
 
     batch: InputBatch

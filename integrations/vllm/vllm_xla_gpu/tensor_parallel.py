@@ -1,4 +1,4 @@
-"""Tensor parallelism: several devices, each with a shard of weights and caches.
+"""Tensor parallelism: shard weights and caches over several devices.
 
 XLA's partitioner divides the program (SPMD); vLLM sees one device. Weights are sharded as in
 Megatron-LM (https://arxiv.org/abs/1909.08053), so that a layer needs two all-reduces, and caches by
@@ -55,18 +55,18 @@ logger = init_logger("vllm.xla_gpu")
 
 
 class Devices:
-    """The devices that share tensors: of this process, or of it and its peers.
+    """The devices that share tensors: those of this process, and of its peers, if any.
 
     Attributes:
-        count: of them.
-        peers: if there are any.
+        count: the number of devices.
+        peers: the other processes, if any.
     """
 
     def __init__(self, count: int, peers: Peers | None = None) -> None:
         """Initialize the devices; call this before the first device is used.
 
         Raises:
-            UnsupportedError: there are more devices, or fewer.
+            UnsupportedError: the number of devices differs from `count`.
         """
         setting = f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(count)))}"
         if os.environ["PJRT_DEVICE"] == "CPU":
@@ -90,9 +90,9 @@ class Devices:
 
     @functools.cached_property
     def _peer_memory(self) -> sharding.PeerMemory | None:
-        """The memory of `ops.all_reduce`; None where it is not available or not needed.
+        """The memory for `ops.all_reduce`; None if it is unavailable or not needed.
 
-        XLA:CPU may run two programs at once, in another order on each device.
+        XLA:CPU may run two programs at once, in a different order on each device.
         """
         if os.environ["PJRT_DEVICE"] == "CPU" or self.count > 8 or self.peers is not None:
             return None
@@ -103,7 +103,7 @@ class Devices:
             return None
 
     def sums_in_one_exchange(self, num_bytes: int) -> bool:
-        """Return whether a sum over the devices of so many bytes is fastest by `ops.all_reduce`."""
+        """Return whether `ops.all_reduce` is the fastest way to sum this many bytes."""
         return num_bytes <= _MOST_IN_ONE_EXCHANGE and self._peer_memory is not None
 
     def place(self, tensor: torch.Tensor, dim: int | None = None) -> torch.Tensor:
@@ -118,7 +118,7 @@ class Devices:
     def send(
         self, tensors: Sequence[torch.Tensor], dims: Sequence[int | None]
     ) -> list[torch.Tensor]:
-        """Return the host's tensors on the devices, as `place` does it, in one transfer."""
+        """Move host tensors to the devices as `place` does, in one transfer."""
         specs = [
             xs.ShardingSpec(
                 self._mesh, _partition(tensor, dim if self._divides(tensor, dim) else None)
@@ -136,8 +136,8 @@ class Devices:
         """Return the sum over the devices of the function's results.
 
         Args:
-            function: its arguments are the device's columns of `divided`, and `whole`.
-            divided: matrices of as many columns.
+            function: receives the device's columns of `divided`, then `whole`.
+            divided: matrices with equally many columns.
             whole: matrices that each device has.
         """
         result = self._product_of_device(function, divided, whole)
@@ -152,9 +152,9 @@ class Devices:
         return results.global_tensor.sum(0)
 
     def embedding(self, tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor | None:
-        """Return the rows of the weight, which is divided along dimension 0, for int tokens [n].
+        """Return the weight's rows for int tokens [n]; the weight is divided along dimension 0.
 
-        None if a sum over the devices is better left to XLA.
+        None if XLA should compute the sum over the devices.
         """
         num_bytes = tokens.numel() * weight.shape[1] * weight.element_size()
         if not self._divides(weight, 0) or not self.sums_in_one_exchange(num_bytes):
@@ -169,9 +169,9 @@ class Devices:
     def argmax(self, logits: torch.Tensor) -> torch.Tensor:
         """Return int64 [n], the first index of the largest of each row of logits [n, vocabulary].
 
-        The vocabulary is divided, and the devices exchange the largest logits and their indices in
-        one sum, to which each adds its own and zeros for the others. With XLA's all-gathers, each
-        step would rewrite its CUDA graphs.
+        The vocabulary is divided, and the devices exchange their largest logits and the indices in
+        one sum, to which each device contributes its own values, and zeros for the others. With
+        XLA's all-gathers, each step would rewrite its CUDA graphs.
         """
         num_rows, vocabulary = logits.shape
         num_bytes = num_rows * self.count * 2 * torch.float32.itemsize
@@ -202,14 +202,14 @@ class Devices:
         residual: torch.Tensor,
         norm: RMSNorm,
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return a norm of a residual plus `summed`, and this sum; None if no kernel does it.
+        """Return the norm of a residual plus `summed`, and this sum; None if no kernel supports it.
 
         Args:
             function: as for `summed`.
-            divided: as for `summed`; these are of one dtype.
+            divided: as for `summed`, all with the same dtype.
             whole: as for `summed`.
             residual: [num_tokens, width].
-            norm: of rows of that width.
+            norm: the norm, for rows of this width.
         """
         is_plain = norm.has_weight and norm.variance_size_override is None
         dtypes = {divided[0].dtype, residual.dtype, norm.weight.dtype}
@@ -241,7 +241,7 @@ class Devices:
     def _of_device(
         self, operands: Sequence[tuple[torch.Tensor, tuple[str | None, ...]]]
     ) -> list[torch.Tensor]:
-        """Return each device's shard of tensors, given with their partitions."""
+        """Return each device's shards of tensors, which are given with their partition specs."""
         return [
             xs.enable_manual_sharding(tensor, partition, mesh=self._mesh).global_tensor
             for tensor, partition in operands
@@ -258,7 +258,7 @@ class Devices:
         return self._of_all(ops.all_reduce(matrix, self._row_of_device))
 
     def _of_all(self, matrix: torch.Tensor) -> torch.Tensor:
-        """Return a matrix that each device has, outside of the region of manual sharding."""
+        """Return a matrix that each device has, usable outside of the region of manual sharding."""
         return xs.disable_manual_sharding(
             matrix, (None, None), matrix.shape, mesh=self._mesh
         ).global_tensor
@@ -291,7 +291,7 @@ class Devices:
         return [shard.contiguous() for shard in part.chunk(self.count, dim)], dim
 
     def send_part(self, part: weights.Part) -> torch.Tensor:
-        """Return one of the `parts` on the devices."""
+        """Send one of the `parts` to the devices."""
         shards, dim = part
         if dim is None:
             return self.send(shards, [None])[0]

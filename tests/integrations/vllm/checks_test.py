@@ -196,7 +196,7 @@ def test_a_model_with_alibi(
     if engine == "0":
         text = "does not support VLLM_USE_V1=0; leave it out: only vLLM's engine V1 runs"
     else:
-        text = "does not support ALiBi; serve a model with other positions"
+        text = "does not support ALiBi; serve a model that encodes positions differently"
     assert text in str(error.value)
 
 
@@ -220,7 +220,9 @@ def test_an_engine_in_a_thread(models: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_alibi_in_a_layer() -> None:
-    with pytest.raises(UnsupportedError, match="ALiBi; serve a model with other positions"):
+    with pytest.raises(
+        UnsupportedError, match="ALiBi; serve a model that encodes positions differently"
+    ):
         XlaGpuAttention(2, 64, 1.0, 2, [0.5, 0.25], None, "auto")
 
 
