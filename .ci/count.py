@@ -1,4 +1,4 @@
-"""Prints `N passed, N failed, N skipped`: the pytest cases of one Bazel run.
+"""Print `N passed, N failed, N skipped`: the pytest cases of one Bazel run.
 
 count.py EVENTS
 

@@ -1,9 +1,9 @@
 """Make `.venv` in the checkout: torch, the built library, and this checkout's Python files.
 
-For the rule in bazel/develop.bzl. The environment has
+The rule in bazel/develop.bzl runs this. The environment has
 
-- torch, its CPU build where the package index has one, and the packages of the lock files; with
-  PJRT_DEVICE=CUDA when it is made, torch with CUDA's libraries, and what the extra "cuda12" names;
+- torch (the CPU build, if the package index has one) and the packages of the lock files; if it is
+  made with PJRT_DEVICE=CUDA, torch with CUDA's libraries and the packages of the extra "cuda12";
 - the files of the built wheel that do not come from the checkout: upstream's torch_xla, and our
   library in front of its extension module;
 - links to the checkout in place of the wheel's other files. A folder is one link if all of its
@@ -36,7 +36,7 @@ run.PROGRAM = "develop"
 
 
 def write(file: Path, content: bytes) -> None:
-    """Replace a file atomically: a process that has loaded the old one keeps it."""
+    """Replace a file atomically; a process that has loaded the old file keeps it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as new:
         new.write(content)
@@ -59,12 +59,12 @@ def names(wheel: Path) -> list[str]:
 
 
 def requirements_of_extra(metadata: str, extra: str) -> list[str]:
-    """Return the requirements that METADATA has for an extra."""
+    """Return the requirements of an extra in METADATA."""
     return re.findall(rf'^Requires-Dist: (.+); extra == "{extra}"$', metadata, re.MULTILINE)
 
 
 def unpack(wheel: Path, site: Path, linked: Iterable[str]) -> list[str]:
-    """Unpack a wheel without the files that are linked; return the new files.
+    """Unpack a wheel without the linked files; return the paths of changed files.
 
     RECORD lists only unpacked files, because `pip uninstall` would follow links into the checkout.
     """
@@ -168,7 +168,7 @@ def without_cuda(lock: Path, folder: Path) -> Path:
 
 
 def prepare(manifest: Mapping[str, object], checkout: Path, device: str) -> run.Environment:
-    """Make or refresh the environment. Raises ExampleError."""
+    """Make or refresh the environment; raise ExampleError if that fails."""
     environment = run.Environment(checkout / ".venv")
     environment.prepare_torch(device)
     (site,) = environment.folder.glob("lib/python*/site-packages")

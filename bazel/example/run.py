@@ -1,9 +1,8 @@
 """Run an example with the built wheel, in a virtual environment that is made once and kept.
 
-For the rule in bazel/example.bzl. The environment is in ~/.cache/torch_xla_ext, or in
-TORCH_XLA_EXT_ENV. It gets torch's CPU build if the package index has one: 200 MB instead of
-7.4 GB. With PJRT_DEVICE=CUDA there is a second one, with CUDA's libraries. Errors are one sentence
-on stderr.
+The rule in bazel/example.bzl runs this. The environment is in ~/.cache/torch_xla_ext, or in
+TORCH_XLA_EXT_ENV. It has torch's CPU build if the package index has one: 200 MB instead of 7.4 GB.
+With PJRT_DEVICE=CUDA, a second environment has CUDA's libraries. Errors are one sentence on stderr.
 """
 
 import argparse
@@ -57,7 +56,7 @@ def check_room(folder: Path, gigabytes: int) -> None:
 
 
 class Environment:
-    """A virtual environment, and what was installed into it."""
+    """A virtual environment, with a record of what was installed into it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -133,13 +132,13 @@ class Environment:
         locks: Sequence[Path] = (),
         setup: Path | None = None,
     ) -> None:
-        """Install what is missing. Raises ExampleError.
+        """Install what is missing; raise ExampleError if that fails.
 
         Args:
             device: PJRT_DEVICE.
             wheel: the built wheel.
-            requirements: packages, with what they require.
-            locks: files of packages with their SHA-256, without what they require.
+            requirements: packages that are installed with their requirements.
+            locks: files that list packages with their SHA-256, installed without requirements.
             setup: a script that installs the rest, once for each wheel.
         """
         self.prepare_torch(device)
@@ -157,21 +156,21 @@ class Environment:
         self.install_locks(locks)  # after the setup, whose packages they may require
 
     def prepare_torch(self, device: str) -> None:
-        """Make the environment with torch, once. Raises ExampleError."""
+        """Make the environment with torch, once; raise ExampleError if that fails."""
         if "torch" not in self.installed():
             self._make()
             self._install_torch(device)
             self._remember("torch", TORCH)
 
     def install_requirements(self, requirements: Sequence[str]) -> None:
-        """Install packages, with what they require, once. Raises ExampleError."""
+        """Install packages and their requirements, once; raise ExampleError if that fails."""
         for requirement in requirements:
             if requirement not in self.installed():
                 self._install(requirement, requirement)
                 self._remember(requirement, "")
 
     def install_locks(self, locks: Sequence[Path]) -> None:
-        """Install the packages of lock files that have changed. Raises ExampleError."""
+        """Install the packages of changed lock files; raise ExampleError if that fails."""
         for lock in locks:
             content = hashlib.sha256(lock.read_bytes()).hexdigest()
             if self.installed().get(lock.name) != content:

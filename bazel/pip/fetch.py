@@ -1,9 +1,9 @@
-"""Fetches locked wheels through pip, for the repository rules in bazel/pip.bzl.
+"""Fetch locked wheels through pip, for the repository rules in bazel/pip.bzl.
 
 `extract` unpacks chosen files of the wheels of a lock file; `venv` installs a lock file into a new
 virtual environment, `folder` into a folder for PYTHONPATH. Every failure is one sentence on stderr
-that says what was expected, what was found and what to do. Runs on any Python, so that it can name
-the supported ones.
+that says what was expected, what was found and what to do. This file runs on any Python, so that it
+can name the supported versions.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""Writes the lock files in bazel/pip/locks: every package by version and SHA-256.
+"""Write the lock files in bazel/pip/locks: every package by version and SHA-256.
 
-Run by hand after a `.in` file has changed, with any Python that has pip 23.1 or newer:
+Run this by hand after a `.in` file has changed, with any Python that has pip 23.1 or newer:
 
     python3 bazel/pip/update_locks.py [NAME ...]
 
-For `NAME.in`, pip resolves the requirements for the oldest supported Python; the versions that
-result are then looked up for the other supported Pythons too, and `NAME.lock` gets the hash of
-each file that one of them would install. `# alone` after a requirement leaves out its own
+For `NAME.in`, pip resolves the requirements for the oldest supported Python; the resulting versions
+are then looked up for the other supported Pythons, and the hash of each file that one of them would
+install is written to `NAME.lock`. A requirement marked `# alone` is locked without its own
 requirements.
 """
 

@@ -4,15 +4,15 @@ forked.py [--preload=MODULE ...] -- [PYTEST OPTION ...] FILE.py...
 
 1. Importing torch and torch_xla takes longer than most test files. This process imports them once,
    and uses no device: a fork of a process with a device would not work.
-2. For each file it forks, and the fork runs `pytest.main` on that file alone. It shares nothing
-   with the other files: no device, registration, metric or compiled program.
+2. For each file it forks, and the fork runs `pytest.main` on that file alone. Files share no
+   device, registration, metric or compiled program.
 3. Variables that are read when the first device is made, such as CPU_NUM_DEVICES, may still be set
    by the file itself.
-4. A file may start further processes like that: the variable SCRIPT_SERVER has the number of a
-   socket that takes scripts to run (answer(), below; tests/testing/scripts.py asks).
-5. A fork ends without taking modules and C++ objects apart, which would take half a second. Only
-   the last file's ends as any Python process does.
-6. The exit status is that of the first file that failed; one that died by a signal n has 128 + n.
+4. A file may start further processes in this way: the variable SCRIPT_SERVER has the number of a
+   socket that accepts scripts to run (answer(), below; tests/testing/scripts.py sends them).
+5. A fork exits without destroying modules and C++ objects, which would take half a second. Only the
+   last file's process exits normally.
+6. The exit status is that of the first file that failed; a process killed by signal n has 128 + n.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def own_paths(options: list[str], number: int) -> list[str]:
-    """Give a file's process its own folder and XML file."""
+    """Return the options with a separate folder and XML file for a file's process."""
     for name in ("--basetemp=", "--junitxml="):
         options = [f"{each}.{number}" if each.startswith(name) else each for each in options]
     return options
@@ -138,7 +138,7 @@ def run(file: str, options: list[str], is_last: bool) -> int:
 
 
 def merge(xml: Path, files: list[str]) -> None:
-    """Write all suites into one XML file, with a failed case for a process that died."""
+    """Write all suites into one XML file, with a failed case for each process that crashed."""
     root = ElementTree.Element("testsuites")
     for number, file in enumerate(files):
         part = xml.with_name(f"{xml.name}.{number}")

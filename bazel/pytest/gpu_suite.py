@@ -1,16 +1,16 @@
-"""Run the whole suite on a GPU machine in parts: pack its files, run for some minutes, report.
+"""Run the test suite on a GPU machine: pack its files, run for some minutes at a time, report.
 
     python bazel/pytest/gpu_suite.py pack suite.tar.gz --wheel torch_xla-….whl
     python bazel/pytest/gpu_suite.py run --minutes 25 --results 1.jsonl [--done 0.jsonl] [TEST …]
     python bazel/pytest/gpu_suite.py report 0.jsonl 1.jsonl
 
 pack    Here: builds the libraries that tests load, and writes them with the checkout's files, and a
-        wheel if one is named, into an archive. Unpack it on the machine, and install the wheel.
-run     There, in the unpacked folder, with a Python that has the wheel and pytest: runs test files,
-        each in a process of its own, one on each GPU at a time. A file that needs several devices
-        gets as many GPUs. Each test's result is written as a line of JSON as soon as it ends. The
-        run stops when the minutes are over; `--done` with the results so far continues it.
-report Anywhere with the checkout: merges results into one text; a test's latest result counts.
+wheel if one is named, into an archive. Unpack it on the machine, and install the wheel. run
+There, in the unpacked folder, with a Python that has the wheel and pytest: runs test files, each in
+a process of its own, one on each GPU at a time. A file that needs several devices runs on as many
+GPUs. Each test's result is written as a line of JSON as soon as it ends. The run stops when the
+minutes are over; `--done` with the results so far continues it. report Anywhere with the checkout:
+merges results into one text; a test's latest result counts.
 
 Only Python's library and pytest are used. With PJRT_DEVICE=CPU, `run` runs on the CPU.
 """
@@ -63,7 +63,7 @@ IMPORT, END = record_results.IMPORT, "(end of the process)"
 
 
 def test_files(patterns: Iterable[str] = ()) -> list[str]:
-    """Return the test files in folders or of names in `patterns`, or else all that run on a GPU."""
+    """Return the test files that `patterns` name, or that are in named folders; by default all."""
     found = [
         path.relative_to(ROOT).as_posix()
         for folder in ("kernels", "tests")
@@ -76,7 +76,7 @@ def test_files(patterns: Iterable[str] = ()) -> list[str]:
 
 
 def devices_of(file: str) -> int:
-    """Return the number of GPUs that a file needs: that of its CPU devices in CI."""
+    """Return the number of GPUs that a file needs: as many as CPU devices in CI."""
     text = (ROOT / file).read_text()
     numbers = re.findall(r"^os\.environ.*CPU_NUM_DEVICES\D+(\d+)", text, re.MULTILINE)
     return max(map(int, numbers), default=2 if file == "tests/gpu/several_gpus_test.py" else 1)
@@ -245,7 +245,7 @@ class Runner:
         record_results.append(str(self.results), {"file": file, "time": time.time(), **line})
 
     def start(self, file: str, done: list[str], devices: list[str]) -> tuple[int | None, list]:
-        """Run pytest; return its status, None if time is up, and the lines that it wrote."""
+        """Run pytest; return its status (None if time is up), and the lines that it wrote."""
         with tempfile.TemporaryDirectory(prefix="suite-") as tmp:
             folder = Path(tmp)
             (folder / "done").write_text("\n".join(done))
@@ -314,7 +314,7 @@ def describe(status: int) -> str:
 
 
 def order(files: list[str], results: Results) -> list[str]:
-    """Sort files: those for several GPUs first, then the slowest, or the largest if unknown."""
+    """Sort files: those for several GPUs first, then by time, or by size if the time is unknown."""
 
     def weight(file: str) -> tuple[int, float]:
         known = results.ended.get(file, {}).get("seconds")

@@ -1,9 +1,9 @@
-"""Run pytest as Bazel's test protocol asks: filter, XML output, and only the test's own folders.
+"""Run pytest with Bazel's test protocol: filter, XML output, and only the test's own folders.
 
 runner.py [--path=FOLDER ...] [--preload=MODULE ...] -- FILE.py... [PYTEST OPTION ...]
 
-With --preload, each file runs in a process of its own (forked.py). For pytest without Bazel,
-conftest.py in the repository's root sets the same variables.
+With --preload, each file runs in its own process (forked.py). For pytest without Bazel, conftest.py
+in the repository's root sets the same variables.
 """
 
 import argparse

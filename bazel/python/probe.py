@@ -1,6 +1,6 @@
 """Describe the running interpreter as JSON, or report why the wheel cannot be built for it.
 
-For the repository rule in bazel/python.bzl. Runs on any Python.
+The repository rule in bazel/python.bzl runs this, on any Python.
 """
 
 import json
@@ -30,7 +30,7 @@ def describe():
 
 
 def problem(info):
-    """Return one sentence about a problem of the interpreter, or None."""
+    """Return one sentence about why the interpreter is unsuitable, or None."""
     if info["implementation"] != "cpython" or info["version"] not in SUPPORTED:
         return (
             "{executable} is {implementation} {version}, but torch_xla 2.8.1 has wheels for "

@@ -1,4 +1,4 @@
-"""Run MkDocs on copies of pages that lie in several folders of the repository."""
+"""Run MkDocs on copies of pages from several folders of the repository."""
 
 import argparse
 import shutil

@@ -1,7 +1,7 @@
 """Assemble our wheel from the upstream torch_xla wheel and this project's additions.
 
-Called by the rule in bazel/wheel.bzl with one JSON file, whose keys are the fields of `Spec`.
-Upstream's files are copied in compressed form; only the files with metadata differ.
+The rule in bazel/wheel.bzl runs this with one JSON file, whose keys are the fields of `Spec`.
+Upstream's files are copied in compressed form; only the metadata files differ.
 """
 
 import base64
@@ -22,7 +22,7 @@ from raw_zip import RawZipWriter
 
 @dataclass(frozen=True)
 class Spec:
-    """Contents of a wheel. Paths in the wheel are the keys, files on disk the values."""
+    """The contents of a wheel: dictionaries from paths in the wheel to files on disk."""
 
     upstream_wheel: str
     out_dir: str
@@ -71,7 +71,7 @@ class UpstreamWheel:
 
 
 class WheelWriter:
-    """A writer of entries that collects their lines of RECORD."""
+    """Writes a wheel's entries, and collects their lines for RECORD."""
 
     def __init__(self, out: RawZipWriter) -> None:
         self._out = out
@@ -87,7 +87,7 @@ class WheelWriter:
         self._out.copy(name, upstream.zip, upstream.zip.getinfo(source))
 
     def finish(self, record_name: str) -> None:
-        """Add RECORD itself, the last entry."""
+        """Add RECORD, the last entry."""
         rows = io.StringIO()
         writer = csv.writer(rows, lineterminator="\n")
         writer.writerows((name, *row) for name, row in self._record.items())
@@ -121,7 +121,7 @@ def _content_version(upstream: UpstreamWheel, spec: Spec) -> str:
 def _dist_info_files(
     upstream: UpstreamWheel, spec: Spec, version: str, tag: str
 ) -> dict[str, bytes]:
-    """Return the contents of our .dist-info folder, but for RECORD."""
+    """Return the contents of our .dist-info folder, except RECORD."""
     licenses = {f"torch_xla/{name}": content for name, content in upstream.licenses().items()}
     licenses |= {name: Path(path).read_bytes() for name, path in spec.licenses.items()}
     edits = Edits(
@@ -146,7 +146,7 @@ def _dist_info_files(
 
 
 def assemble(spec: Spec) -> Path:
-    """Write the wheel under its true name into `spec.out_dir` and return its path."""
+    """Write the wheel, with its full file name, into `spec.out_dir` and return its path."""
     upstream = UpstreamWheel(Path(spec.upstream_wheel))
     if Metadata.parse(upstream.text("METADATA")).get("Version") != upstream.version:
         raise ValueError(
@@ -173,7 +173,7 @@ def assemble(spec: Spec) -> Path:
     unknown = sorted({*spec.moved, *spec.replaced} - set(upstream.record))
     if unknown:
         raise ValueError(
-            f"{spec.upstream_wheel} has no {', '.join(unknown)} that could be moved or replaced"
+            f"{spec.upstream_wheel} has no {', '.join(unknown)}, which should be moved or replaced"
         )
     clashes = sorted({*copied, *generated} & set(added))
     if clashes:

@@ -97,7 +97,7 @@ class Library:
         return result
 
     def looked_up(self) -> set[str]:
-        """Return the names of LOOKED_UP that are constants in the library's code."""
+        """Return those names in LOOKED_UP that are constants in the library's code."""
         return {
             name.decode()
             for section in self._sections
@@ -121,7 +121,7 @@ class Library:
             if kind == 1 and begin <= address < begin + file_size:
                 begin_in_file = offset + address - begin
                 return self._data[begin_in_file : begin_in_file + size]
-        raise ValueError(f"no segment has the address {address:#x}")
+        raise ValueError(f"{self.path}: no segment has the address {address:#x}")
 
 
 def method(mangled: str) -> str:
@@ -155,7 +155,7 @@ def virtual_functions(library: Library, vtable: str) -> list[str]:
 
 
 def base_class(library: Library, dynamic: list[Symbol], typeinfo: Symbol) -> str:
-    """Return the typeinfo of the class with which a class begins."""
+    """Return the typeinfo of a class's only base, with which its objects begin."""
     # The typeinfo's own class, the name of the class, its base.
     own, _, base = (
         dynamic[library.relocations.get(typeinfo.address + offset, (0, 0, 0))[1]].name
@@ -167,7 +167,7 @@ def base_class(library: Library, dynamic: list[Symbol], typeinfo: Symbol) -> str
 def check_line(
     line: str, constants: dict[str, int], upstream: Library, dynamic: list[Symbol]
 ) -> str | None:
-    """Return the problem in a line of MACHINE_CODE."""
+    """Check a line of MACHINE_CODE; return the problem, or None."""
     name, what = line.split(maxsplit=1)
     symbol = next((s for s in dynamic if s.name == name and s.defined), None)
     if symbol is None:
@@ -238,7 +238,7 @@ def main() -> None:
         Library(front), Library(upstream), layout.read_text(), machine_code.read_text()
     )
     if problems:
-        sys.exit("csrc/interpose/abi is not that of the upstream binary:\n" + "\n".join(problems))
+        sys.exit("csrc/interpose/abi does not match the upstream binary:\n" + "\n".join(problems))
     stamp.write_text("checked\n")
 
 

@@ -2,8 +2,8 @@
 
     check_upstream_binary.py BINARY NAME DIGESTS STAMP
 
-DIGESTS has lines in the format of sha256sum; the one for NAME must be BINARY's. If so, STAMP is
-made.
+DIGESTS has lines in the format of sha256sum; the line for NAME must have BINARY's digest. If it
+does, STAMP is written.
 """
 
 import hashlib

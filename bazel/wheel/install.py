@@ -24,7 +24,7 @@ def main() -> None:
         target, quiet=1, stripdir=target, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH
     )
     if not compiled:
-        sys.exit("a Python file of the wheel cannot be compiled")
+        sys.exit("a Python file of the wheel cannot be compiled: see the error above")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class Metadata:
 
 @dataclass(frozen=True)
 class Edits:
-    """Differences of our METADATA from the upstream wheel's."""
+    """The differences between our METADATA and the upstream wheel's."""
 
     version: str
     summary: str
@@ -100,7 +100,7 @@ def edit_entry_points(upstream: str, added: dict[str, list[str]]) -> str:
 
 
 def edit_version_py(upstream: str, upstream_version: str, version: str) -> str:
-    """Return torch_xla/version.py with our version; the revisions stay.
+    """Return torch_xla/version.py with our version and unchanged revisions.
 
     It also imports our module that must run before most of torch_xla.
     """

@@ -1,8 +1,8 @@
-"""Zip files whose entries can be copied from another zip file without being compressed again.
+"""Write zip files whose entries can be copied from another zip file without recompression.
 
 Python's zipfile cannot do that, and compressing the upstream binary again would take most of a
-minute in every build. The files have the plain subset of the format that wheels use: no zip64, no
-data descriptors, one fixed time for every entry, so that equal contents give equal files.
+minute in every build. The files use the plain subset of the format that wheels use: no zip64, no
+data descriptors, and the same time for every entry, so that equal contents give equal files.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class RawZipWriter:
             while left:
                 block = file.read(min(left, 1 << 20))
                 if not block:
-                    raise ValueError(f"{source.filename} ends inside of {info.filename}")
+                    raise ValueError(f"{source.filename} is truncated inside of {info.filename}")
                 self._file.write(block)
                 left -= len(block)
 

@@ -1,6 +1,6 @@
-"""``python -m torch_xla_gpu_doctor``: installed and missing components, and a self-test.
+"""``python -m torch_xla_gpu_doctor`` reports installed and missing parts, and runs a self-test.
 
-A separate module, because `import torch_xla_gpu` raises if something is missing.
+This is a separate module, because `import torch_xla_gpu` raises an error if something is missing.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""The versions that this package supports, and the check that they are installed.
+"""The versions that this package supports, and a check that they are installed.
 
-The package uses private functions of torch-tpu, which have to be checked again for another version.
+The package uses private functions of torch-tpu, which must be reviewed for each new version.
 """
 
 import importlib.metadata
@@ -37,7 +37,7 @@ def installed(package: str) -> str | None:
 
 
 def problems() -> list[str]:
-    """Return the missing packages and those of other versions, each with a remedy."""
+    """Return missing packages and packages with a wrong version, each with a remedy."""
     found = []
     if sys.version_info < _OLDEST_PYTHON:
         found.append(

@@ -1,8 +1,8 @@
-"""accelerate's data loader for XLA, without a thread that reads batches ahead.
+"""Make accelerate's data loader for XLA read no batches ahead.
 
-accelerate asks the loader whether its batch is the last one; if so, it steps the optimizer however
-many gradients are accumulated. A thread of torch_xla's MpDeviceLoader reads up to eight batches
-ahead, so the answer would be yes for several earlier batches, too.
+accelerate asks the loader whether the current batch is the last one; if so, it steps the optimizer,
+however many gradients are accumulated. A thread of torch_xla's MpDeviceLoader reads up to eight
+batches ahead, so the answer would also be yes for several earlier batches.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,8 +1,8 @@
-"""The forward pass of the next token, started before transformers' loop has chosen that token.
+"""Start the next token's forward pass before transformers' loop has chosen the token.
 
 The loop waits for logits and chooses on the host, which would leave the device idle. A greedy loop
-nearly always takes the likeliest token, which the device has computed. Otherwise the pass runs
-again with the right token, and overwrites the same positions of the cache.
+nearly always chooses the likeliest token, which the device has computed. If it does not, the pass
+runs again with the right token, and overwrites the same positions of the cache.
 """
 
 import dataclasses
@@ -19,9 +19,9 @@ class Pass:
     """A forward pass that was started.
 
     Attributes:
-        inputs: the model's, by name: input_ids on the device, the others on the host.
-        options: its arguments that are not tensors.
-        results: its logits, their likeliest tokens and the tokens after them, on the device.
+        inputs: the model's inputs by name: input_ids on the device, the others on the host.
+        options: the model's arguments that are not tensors.
+        results: on the device: the logits, their likeliest tokens and the tokens to follow.
     """
 
     inputs: dict[str, torch.Tensor]
@@ -33,12 +33,12 @@ class Ahead:
     """The state of one greedy call of `generate` without the caller's own code in the loop.
 
     Args:
-        last: the greatest number of positions of the text.
-        keeps_logits: whether `generate` returns them.
+        last: the maximum number of positions in the text.
+        keeps_logits: whether `generate` returns logits.
 
     Attributes:
-        hits, misses: the numbers of started passes that were needed and that were not.
-        started: the pass that has neither been taken nor dropped.
+        hits, misses: how many started passes were needed, and how many were not.
+        started: the started pass that has been neither taken nor dropped.
     """
 
     def __init__(self, last: int, *, keeps_logits: bool) -> None:
@@ -54,10 +54,10 @@ class Ahead:
         return known
 
     def can_start(self, position: int, size: int) -> bool:
-        """Return whether the pass of the token at `position` is likely to be needed.
+        """Return whether the pass for the token at `position` is likely to be needed.
 
         Args:
-            size: the number of positions of the cache.
+            size: the number of positions in the cache.
         """
         likely = self.misses <= _FREE_MISSES + self.hits // _HITS_OF_A_MISS
         return likely and position < min(self._last - 1, size)
@@ -72,7 +72,7 @@ class Ahead:
 
         Args:
             tensors: the requested inputs, on the host.
-            options: those that are not tensors.
+            options: the requested inputs that are not tensors.
             repeated: [batch], on the host: filled with the tokens of sequences that differ from the
                 expected ones.
         """

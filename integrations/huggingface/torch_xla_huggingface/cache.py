@@ -1,4 +1,4 @@
-"""Caches of keys and values with fixed shapes, for transformers' models and generation loop."""
+"""Key and value caches with fixed shapes, for transformers' models and generation loop."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class GenerationCache(Cache):
     `model.generate` returns it as `past_key_values`, and accepts it to continue the text.
 
     Attributes:
-        limit: the positions that the model supports, for `bucket`.
-        size: the tensors' positions.
-        length: the filled positions.
+        limit: the number of positions that the model supports, for `bucket`.
+        size: the number of positions in the tensors.
+        length: the number of filled positions.
         tensors: for each layer its keys and values, [batch, heads, size, head_dim]; empty at first.
         mask: [batch, size], whether a position is attended; None for models without a mask.
         host_mask: the part of the mask that is known on the host, [batch, length].
-        beams: for each sequence of the next step, the sequence that it continues.
-        ahead: the started passes of the running call, if it chooses greedily.
+        beams: for each sequence in the next step, the sequence that it continues.
+        ahead: the started passes of the running call, if that is greedy.
         repeated: [batch], on the host, of that call: the token that a sequence is expected to
             repeat, or -1.
     """
@@ -122,7 +122,7 @@ class GenerationCache(Cache):
 
 
 class _StepLayer:
-    """A layer of a StepCache, without a reference to it: a cycle would keep tensors alive."""
+    """A layer of a StepCache, without a reference to it, because a cycle would keep tensors."""
 
     is_compileable, is_sliding = True, False
 
@@ -152,7 +152,7 @@ class StepCache(Cache):
 
     Args:
         layers: the tensors of a GenerationCache.
-        size: the layers' positions.
+        size: the number of positions in the layers.
         positions: [queries], the positions of the step's tokens. In the first step, they are 0, 1,
             ….
     """
@@ -194,7 +194,7 @@ class StepCache(Cache):
 
     @property
     def is_sliding(self) -> list[bool]:
-        """False for each layer: no layer drops tokens; a window is a mask."""
+        """False for each layer: no layer drops tokens, because a window is only a mask."""
         return [False] * len(self.layers)
 
     def __len__(self) -> int:

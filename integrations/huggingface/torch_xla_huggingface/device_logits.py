@@ -1,4 +1,4 @@
-"""Logits that stay on the device until something other than their argmax is needed.
+"""Keep logits on the device until something other than their argmax is needed.
 
 A greedy loop without processors only calls `argmax` on each token's logits, which the device has
 computed. Copying, converting and searching them on the host takes longer than a step on the device.
@@ -37,10 +37,12 @@ class _Values:
 
 
 class DeviceLogits(torch.Tensor):
-    """A tensor of the host, [batch, 1, vocabulary], or its last row, [batch, vocabulary].
+    """A host tensor for code that uses it, whose values stay on the device as long as possible.
 
-    Full slices, the last row, copies in float32 and the argmax along the vocabulary need no copy to
-    the host. All other operations copy the values there, once.
+    It is [batch, 1, vocabulary], or its last row, [batch, vocabulary].
+
+    Full slices, the last row, copies in float32 and the argmax along the vocabulary do not copy
+    values to the host. All other operations do, once.
 
     Args:
         logits: [batch, 1, vocabulary], on the device. Nothing writes to them.

@@ -1,9 +1,9 @@
-"""Experts of transformers 5, whose weights are one tensor for all experts of a layer.
+"""Run the experts of transformers 5, which has one weight tensor for all experts of a layer.
 
-``experts_implementation="grouped_mm"``, which models have by default, multiplies them by
-``torch._grouped_mm``. Around that, transformers sorts, counts and indexes, and the gradient of an
-index adds rows one by one. Here the wheel's kernel sorts the tokens and returns the inverse
-permutation, so gradients are gathers and sums, too.
+``experts_implementation="grouped_mm"``, the default, multiplies by the weights with
+``torch._grouped_mm``. Before and after that, transformers sorts, counts and indexes, and the
+gradient of an index adds rows one by one. Here the wheel's kernel sorts the tokens and returns the
+inverse permutation, so that gradients are gathers and sums, too.
 
 ``experts_implementation="eager"`` is a loop over the experts (moe.py).
 """
@@ -47,9 +47,9 @@ _loop._torchdynamo_disable = True
 
 
 def can_use_grouped_mm(original: Callable[..., bool]) -> Callable[..., bool]:
-    """Replace the check whether torch._grouped_mm can be used: on XLA devices, it always can.
+    """Replace the check whether torch._grouped_mm can be used: on XLA devices, it always can be.
 
-    In compiled code, for dtypes other than bfloat16, transformers has its own operator instead. It
+    In compiled code, for dtypes other than bfloat16, transformers would use its own operator, which
     reads the groups' sizes, and writes to views, which XLA tensors lack inside of operators.
     """
 

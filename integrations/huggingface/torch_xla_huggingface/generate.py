@@ -1,8 +1,8 @@
-"""``model.generate`` of transformers for a model on an XLA device.
+"""Run transformers' ``model.generate`` for a model on an XLA device.
 
-transformers' loop makes tensors that grow with each token; on an XLA device each length is another
+In transformers' loop, tensors grow with each token; on an XLA device each length needs a new
 program. Here the loop runs unchanged, but on the host: its inputs are moved there, and only the
-model's forward pass is on the device. The pass is a captured step of a few shapes:
+model's forward pass runs on the device. The pass is a captured step for a few shapes:
 
 - keys and values have room for the whole text, and are written in place (cache.py);
 - a prompt is padded on the right, to one of a few lengths; later tokens overwrite the padding;
@@ -10,7 +10,8 @@ model's forward pass is on the device. The pass is a captured step of a few shap
   logits stay on the device until something reads them (device_logits.py).
 
 So logits processors, stopping criteria, streamers, sampling and beam search are transformers' own,
-and the tokens are those of PyTorch on the CPU, with the same seed also the sampled ones.
+and the tokens are those of PyTorch on the CPU; for the same seed, this is true of sampled tokens,
+too.
 
 Calls that need other outputs of the model run transformers' own code (`_unserved`). Written for
 transformers 4.55 to 5.24.
@@ -193,7 +194,7 @@ def _keeps_other_states(model: Any) -> bool:
 
 
 def _is_moe(model: Any) -> bool:
-    """Return whether only its MoE layers keep transformers from using a static cache."""
+    """Return whether only the model's MoE layers keep transformers from using a static cache."""
     return moe.are_in(model) and model._supports_default_dynamic_cache()
 
 
@@ -258,7 +259,7 @@ def _mask_error(mask: torch.Tensor, length: int, more: int) -> ValueError:
 
 
 def _last_position(model: Any, arguments: dict[str, Any], length: int) -> int:
-    """Return the greatest length of the text, of which `length` tokens are the prompt."""
+    """Return the maximum length of the text, whose prompt has `length` tokens."""
     new = _option(model, arguments, "max_new_tokens")
     last = _option(model, arguments, "max_length")
     is_default = arguments.get("max_length") is None and last == GenerationConfig().max_length
@@ -277,7 +278,7 @@ def _hooks(model: Any) -> list[Any]:
 
 
 def _is_foreign(value: Any) -> bool:
-    """Return whether code is the user's, and may change the model between two tokens."""
+    """Return whether a value is the user's code, which may change the model between two tokens."""
     values = value if isinstance(value, (list, tuple)) else [value]
     modules = [type(item).__module__ for item in values if item is not None]
     return any(module.partition(".")[0] != "transformers" for module in modules)
@@ -389,7 +390,7 @@ class _Forward:
     def _keep_mask(
         self, model: Any, cache: GenerationCache, mask: torch.Tensor, first: int
     ) -> None:
-        """Store the mask of earlier positions, unless it is on the device already."""
+        """Store the mask of earlier positions, unless it is already on the device."""
         known = cache.host_mask
         if cache.tensors and (known is None or not torch.equal(known, mask[:, :first])):
             more = cache.size - first
@@ -448,13 +449,13 @@ def step(
         options: the model's other arguments.
         layers: the tensors of a GenerationCache, which are written in place; empty before the first
             tokens.
-        mask: of a GenerationCache, which is written in place.
-        size: of a GenerationCache.
+        mask: the mask of a GenerationCache, which is written in place.
+        size: the size of a GenerationCache.
 
     Returns:
         The logits of the last token, [batch, 1, vocabulary]; the likeliest tokens, [batch]; the
-        next tokens, [batch, 1], which are those unless `repeated` names others; in the first step
-        also new layers and a new mask.
+        next tokens, [batch, 1], which are the likeliest unless `repeated` gives other ones; in the
+        first step also new layers and a new mask.
     """
     tensors = dict(tensors)
     positions, repeated = tensors.pop("positions", None), tensors.pop("repeated")
@@ -484,7 +485,7 @@ def _repeat_last(tensor: torch.Tensor, times: int) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _attribute(model: Any, forward: Callable[..., Any] | None) -> Iterator[None]:
-    """Set the attribute `forward` of the model itself, which hides its class's."""
+    """Set the model's own attribute `forward`, which hides that of its class."""
     before = model.__dict__.get("forward")
     _set(model, forward)
     try:

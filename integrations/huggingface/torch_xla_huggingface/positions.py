@@ -1,8 +1,8 @@
-"""Detect packed sequences in a batch, without a read if the model has made the positions.
+"""Detect packed sequences in a batch, without reading positions that the model has made.
 
 Several sequences may be packed into a row, each with positions from 0. In each forward pass without
-a cache, such as the Trainer's, transformers 5 reads the positions and so waits for the device;
-earlier versions always make a mask. But most models get no positions, and count from 0.
+a cache, such as the Trainer's, transformers 5 reads the positions, and so waits for the device;
+earlier versions always make a mask. But most models receive no positions, and count from 0.
 """
 
 import functools
@@ -28,7 +28,7 @@ def find_packed_sequence_indices(
 
 
 def _count_from_zero(positions: torch.Tensor) -> bool:
-    """Return whether the tensor's lazy graph is that of transformers' default positions."""
+    """Return whether the tensor's lazy graph computes transformers' default positions."""
     batch, length = positions.shape
     try:
         return _hash(positions) == _hash_from_zero(batch, length, positions.device)

@@ -1,4 +1,4 @@
-"""Find tensors of a state dict that share memory, for the libraries that save safetensors.
+"""Find tensors of a state dict that share memory, for libraries that save safetensors.
 
 These libraries compare addresses of storages. Storages of XLA tensors have none, and PyTorch raises
 `RuntimeError: Attempted to access the data pointer on an invalid python storage`. But tensors that
@@ -12,7 +12,7 @@ import torch
 
 
 def with_host_tensors(original: Callable[..., object]) -> Callable[..., object]:
-    """Make a function that returns names of a state dict look at host tensors instead.
+    """Make a function that finds shared tensors in a state dict look at host tensors instead.
 
     safetensors.torch has two such functions, and huggingface_hub has copies.
     """
@@ -27,7 +27,7 @@ def with_host_tensors(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def _stand_in(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
-    """Return a part of a host storage that stands for the tensor's memory and is never accessed."""
+    """Return a part of a host storage that represents the tensor's memory; it is never accessed."""
     if not isinstance(tensor, torch.Tensor) or tensor.device.type != "xla":
         return tensor
     storage = tensor.untyped_storage()
@@ -40,7 +40,7 @@ def _stand_in(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -
 
 
 def id_tensor_storage(original: Callable[..., object]) -> Callable[..., object]:
-    """Replace accelerate's function that returns the key of a tensor's memory."""
+    """Replace accelerate's function that returns a key for a tensor's memory."""
 
     @functools.wraps(original)
     def id_tensor_storage(tensor: torch.Tensor) -> tuple[torch.device, int, int]:

@@ -1,4 +1,4 @@
-"""Functions of transformers that are replaced without importing more of it.
+"""Replacements for functions of transformers that do not import more of transformers.
 
 transformers may be imported before torch_xla, and accelerate may import torch_xla during that
 import.
@@ -13,7 +13,7 @@ import torch
 
 
 def generate(original: Callable[..., object]) -> Callable[..., object]:
-    """Replace GenerationMixin.generate; the first call imports generate.py."""
+    """Replace GenerationMixin.generate; its first call imports generate.py."""
 
     @functools.cache
     def own() -> Callable[..., object]:
@@ -37,7 +37,7 @@ def generate(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def use_gqa_in_sdpa(original: Callable[..., bool]) -> Callable[..., bool]:
-    """Pass kv heads to attention as they are, where transformers would repeat them."""
+    """Pass kv heads to attention unrepeated, where transformers would repeat them."""
 
     @functools.wraps(original)
     def use_gqa_in_sdpa(
@@ -76,7 +76,7 @@ def prepare_inputs(original: Callable[..., dict]) -> Callable[..., dict]:
 
 
 def device(original: property) -> property:
-    """Name the host as the device of the model whose inputs are prepared there."""
+    """Return the host as the device of a model whose inputs are being prepared there."""
 
     def device(self: object) -> torch.device:
         return torch.device("cpu") if self is _preparing.model else original.fget(self)

@@ -1,4 +1,4 @@
-"""The functions of Hugging Face's libraries that are replaced, for models on XLA devices.
+"""List the functions of Hugging Face's libraries that are replaced for XLA devices.
 
 torch_xla_ext_startup.install applies the rows when the libraries are imported. `import torch_xla`
 imports this module, so it imports none of the libraries.

@@ -1,8 +1,8 @@
-"""Today's PyTorch on XLA:GPU, and on XLA:CPU for tests: ``import torch_xla_gpu``.
+"""Run today's PyTorch on XLA:GPU, and on XLA:CPU for tests: ``import torch_xla_gpu``.
 
-The import brings up the device "tpu", which is the name that torch-tpu gives to its device, with
-XLA's plugin for CUDA or the CPU. Kernels that are made with torch_xla_ext/kernel.h become PyTorch
-operators on it, with `register_kernel` and `define_operator`, as in torch_xla_ext.
+The import brings up torch-tpu's device, whose name is "tpu", with XLA's plugin for CUDA or the CPU.
+Kernels that are made with torch_xla_ext/kernel.h become PyTorch operators on it, with
+`register_kernel` and `define_operator`, as in torch_xla_ext.
 """
 
 import torch_xla_gpu_versions

@@ -1,4 +1,4 @@
-"""Brings up torch-tpu's device on XLA's plugin for CUDA or the CPU."""
+"""Bring up torch-tpu's device on XLA's plugin for CUDA or the CPU."""
 
 import contextlib
 import importlib.util
@@ -24,10 +24,10 @@ class Device(NamedTuple):
     """The device's platform and plugin.
 
     Attributes:
-        platform: XLA's: "CUDA" or "Host".
+        platform: XLA's platform, "CUDA" or "Host".
         plugin: the path of the plugin.
         package: where the plugin comes from.
-        remarks: by name, the driver and the libraries of CUDA that were found.
+        remarks: by name, the CUDA driver and libraries that were found.
     """
 
     platform: str
@@ -53,14 +53,14 @@ def current() -> Device:
 
 
 def bring_up() -> Device:
-    """Make the client, and register the device with PyTorch, at the first call.
+    """Create the client and register the device with PyTorch; later calls do nothing.
 
     Environment:
         PJRT_DEVICE: CPU or CUDA; by default CUDA if there is a plugin or a driver for it.
         TORCH_XLA_EXT_PJRT_PLUGIN: the path of the plugin, in place of an installed package's.
 
     Raises:
-        PluginError: there is no client; CudaRuntimeError: something of CUDA is missing.
+        PluginError: the client cannot be created. CudaRuntimeError: a part of CUDA is missing.
         ValueError: PJRT_DEVICE is neither CPU nor CUDA.
     """
     global _device
@@ -137,7 +137,7 @@ def _options(found: Device) -> dict[str, object]:
 
 
 def _load_front_end() -> None:
-    """Import torch-tpu, which looks for a TPU on the PCI bus, and make it use the library."""
+    """Import torch-tpu, which looks for a TPU on the PCI bus, and make it use our library."""
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         from torch_tpu import _loader
         from torch_tpu._internal.utils import hardware

@@ -1,4 +1,4 @@
-"""The library in front of XLA's plugin (csrc/front.h)."""
+"""Load and call the library in front of XLA's plugin (csrc/front.h)."""
 
 import ctypes
 import functools
@@ -24,7 +24,7 @@ class _Option(ctypes.Structure):
 
 
 class PluginError(RuntimeError):
-    """The plugin cannot be used, or a call of it failed. The text has the reason and the remedy."""
+    """The plugin cannot be used, or a call to it failed; the message has reason and remedy."""
 
 
 @functools.cache
@@ -56,7 +56,7 @@ def load(path: str) -> None:
 
 
 def create_client(options: Mapping[str, object]) -> None:
-    """Make the client that torch-tpu will get; raise PluginError with the plugin's text."""
+    """Create the client for torch-tpu; raise PluginError with the plugin's message."""
     array = (_Option * len(options))(*[_option(name, value) for name, value in options.items()])
     _raise_if(_library().TorchXlaGpuCreateClient(array, ctypes.c_size_t(len(array))))
 
@@ -75,7 +75,9 @@ def _option(name: str, value: object) -> _Option:
         option.type, option.size = _INT64_LIST, len(value)
         option.integers = (ctypes.c_int64 * len(value))(*value)
     else:
-        raise TypeError(f"option {name}: a value of type {type(value).__name__}")
+        raise TypeError(
+            f"client option {name}: values of type {type(value).__name__} are not supported"
+        )
     return option
 
 

@@ -1,4 +1,4 @@
-"""torch-tpu as the front end of xla_kernels."""
+"""Make the operators and kernels of xla_kernels run with torch-tpu."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -12,7 +12,7 @@ from xla_kernels.front_end import FrontEnd
 
 
 class TorchTpu(FrontEnd):
-    """Operators run with tensors of torch-tpu's device, eagerly and in programs of torch.compile.
+    """xla_kernels' FrontEnd for tensors of torch-tpu's device, eager and under torch.compile.
 
     `environment` and `sharding_rule` of define_operator have no effect: a call of an operator is
     not cached, and there is one device in a process.

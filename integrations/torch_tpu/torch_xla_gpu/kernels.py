@@ -1,4 +1,4 @@
-"""Registration of kernels that are made with torch_xla_ext/kernel.h."""
+"""Register kernels that are made with torch_xla_ext/kernel.h."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ class Target(NamedTuple):
     """A registered kernel.
 
     Attributes:
-        name: as in the kernel's signature.
+        name: the name in the kernel's signature.
         platform: "CUDA" or "Host".
     """
 
@@ -50,7 +50,7 @@ def register_kernel(name: str, library: str | os.PathLike[str]) -> list[Target]:
         OSError: the file is not a library for this machine, or cannot be loaded.
         AttributeError: the library has no kernel of this name, or none for this platform.
         TypeError: an argument has a wrong type, for example if name and library are swapped.
-        PluginError: XLA refuses it.
+        PluginError: XLA refuses the kernel.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(
@@ -120,9 +120,11 @@ def called_name(name: str, text: str) -> str:
     """Return the name, in programs, of the last kernel registered as `name` with this schema.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such kernel.
     """
     for registered in reversed(_kernels.get(name, [])):
         if registered.schema.text == text:
             return registered.called
-    raise ValueError(f"custom-call target {name!r}: no kernel with the schema {text!r} is there")
+    raise ValueError(
+        f"custom-call target {name!r}: no kernel with the schema {text!r} is registered"
+    )

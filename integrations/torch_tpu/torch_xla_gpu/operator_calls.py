@@ -1,4 +1,4 @@
-"""Calls of operators' kernels with tensors of torch-tpu's device."""
+"""Call operators' kernels with tensors of torch-tpu's device."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from xla_kernels.signature import ffi_attributes
 
 
 class KernelCall(OperatorCall):
-    """An operator's calls with tensors of the device."""
+    """Calls an operator's kernel with tensors of the device."""
 
     def on_device(self, *values: Value) -> Tensors:
         """Return the results of a kernel, which may write only to copies of its operands."""
@@ -21,7 +21,7 @@ class KernelCall(OperatorCall):
         return self._returned(self._call(checked._replace(args=checked.args | copies)))
 
     def in_place_on_device(self, *values: Value) -> None:
-        """Give each tensor that the kernel writes to its new value."""
+        """Assign the new values to the tensors that the kernel writes to."""
         checked = self.checked(values, self._num_results)
         written = [checked.args[name] for name in self.in_place.values()]
         # The kernel writes into a tensor's buffer. A part of another tensor has no buffer of its

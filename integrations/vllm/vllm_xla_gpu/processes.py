@@ -178,8 +178,7 @@ class Peers:
         self._noted.update(data)
 
     def program_folder(self, path: str) -> str:
-        """Return this process's folder of compiled programs, with only those that all processes
-        have.
+        """Return this process's folder of compiled programs; drop those that others lack.
 
         XLA's processes exchange autotuning results when they compile a program. A process that
         reads the program from a file would send none.

@@ -149,7 +149,7 @@ def test_a_file_of_upstream_is_not_replaced_silently(spec: assemble.Spec) -> Non
 
 def test_a_moved_or_replaced_file_that_upstream_lacks(spec: assemble.Spec) -> None:
     for wrong in ({"moved": {**spec.moved, "gone.so": "x"}}, {"replaced": ["gone.so"]}):
-        with pytest.raises(ValueError, match=r"has no gone\.so that could be moved or replaced"):
+        with pytest.raises(ValueError, match=r"has no gone\.so, which should be moved or replaced"):
             assemble.assemble(dataclasses.replace(spec, **wrong))
 
 

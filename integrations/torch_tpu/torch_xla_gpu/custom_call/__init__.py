@@ -1,4 +1,4 @@
-"""Custom calls in torch-tpu's programs."""
+"""Make custom calls in torch-tpu's programs."""
 
 from torch_xla_gpu.custom_call.stablehlo import Prepared, call, copy, prepare
 

@@ -1,4 +1,4 @@
-"""The key by which a call is cached: calls with equal keys differ in their operands only."""
+"""Compute the key by which a call is cached: calls with equal keys differ only in operands."""
 
 from collections.abc import Callable, Hashable, Sequence
 
@@ -21,12 +21,12 @@ def of_values(
 ) -> Key | None:
     """Return the key of a call: the types of operands, and the other values.
 
-    It is None for calls that are not cached: with subclasses of Tensor, symbolic numbers, or
+    The key is None for calls that are not cached: with subclasses of Tensor, symbolic numbers, or
     operands on other devices.
 
     Args:
-        operands: gets the tensors of the device.
-        other: the part of the key for a value that this function does not know, or None.
+        operands: receives the device's tensors.
+        other: returns the part of the key for a value of any other type, or None.
     """
     parts: list[Hashable] = []
     for value in values:

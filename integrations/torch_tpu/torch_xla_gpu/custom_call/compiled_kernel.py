@@ -1,4 +1,4 @@
-"""Launches of compiled kernels as calls of torch-tpu's programs."""
+"""Launch compiled kernels as calls in torch-tpu's programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Custom calls: a StableHLO module with one call, which torch-tpu puts into its programs."""
+"""Make a StableHLO module with one custom call, which torch-tpu inserts into its programs."""
 
 import functools
 import hashlib
@@ -40,10 +40,10 @@ class Prepared(NamedTuple):
     """A call without its operands.
 
     Attributes:
-        target: the name in the program.
+        target: the target's name in the program.
         key: the module's key in torch-tpu.
-        results: meta tensors like the results.
-        donated: the operands whose buffers get results.
+        results: meta tensors that describe the results.
+        donated: the operands whose buffers receive results.
     """
 
     target: str
@@ -52,7 +52,7 @@ class Prepared(NamedTuple):
     donated: list[int]
 
     def __call__(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Make the call with tensors of the device, which become row-major."""
+        """Make the call with tensors of the device, which are first made row-major."""
         return _front_end.call_custom_kernel(
             self.target,
             self.key,
@@ -77,15 +77,16 @@ def call(
     """Call a target with tensors of the device, eagerly or in the program that is being traced.
 
     Args:
-        target: the name in the program.
-        inputs: its operands, which are made row-major.
-        results: the types of its results.
-        attributes: for an FFI target.
-        payload: for one of XLA's own targets.
-        aliases: {result: input}: results in an operand's buffer. The operand is donated: nothing
+        target: the target's name in the program.
+        inputs: the operands, which are made row-major.
+        results: the types of the results.
+        attributes: the attributes of an FFI target.
+        payload: the payload of one of XLA's own targets.
+        aliases: {result: input} for results in an operand's buffer. The operand is donated: nothing
             else may read the tensor's old value afterwards.
-        layouts: {result: dimensions}, the slowest first, of results that are not row-major.
-        operand_layouts: {input: dimensions}, the same of inputs.
+        layouts: {result: dimensions} for results that are not row-major, the slowest-changing
+            dimension first.
+        operand_layouts: {input: dimensions}, the same for inputs.
     """
     types = [ArrayType.of(tensor) for tensor in inputs]
     prepared = prepare(
@@ -227,6 +228,6 @@ def _type(array: ArrayType) -> str:
 
 
 def _layout(dims: Sequence[int]) -> str:
-    """Return a layout, from its dimensions, the slowest first."""
+    """Return the text of a layout, from its dimensions with the slowest-changing first."""
     order = list(reversed(dims))
     return f"dense<{order if order else ''}> : tensor<{len(order)}xindex>"

@@ -1,1 +1,1 @@
-"""Fixes for functions of torch-tpu that work on TPUs only. Each module is one subject."""
+"""Fix functions of torch-tpu that work only on TPUs, one subject in each module."""

@@ -1,7 +1,7 @@
-"""``torch.nn.functional.scaled_dot_product_attention``: torch-tpu's own is a kernel for TPUs.
+"""Replace torch-tpu's scaled_dot_product_attention, which is a kernel for TPUs.
 
-Here it is PyTorch's composition of products and a softmax; on a GPU and with
-TORCH_XLA_GPU_CUDNN_ATTENTION=1, a call of cuDNN's attention where that computes the same.
+Here PyTorch composes it from matmuls and a softmax; on a GPU with TORCH_XLA_GPU_CUDNN_ATTENTION=1,
+cuDNN computes calls for which its result is the same.
 """
 
 import math

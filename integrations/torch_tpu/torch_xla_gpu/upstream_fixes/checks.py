@@ -1,4 +1,4 @@
-"""Checks of operands with which torch-tpu crashes the process, where PyTorch raises an error."""
+"""Raise PyTorch's errors for operands with which torch-tpu would crash the process."""
 
 import torch
 

@@ -1,9 +1,9 @@
-"""Programs of torch.compile: the operands of a backward program are dense and row-major.
+"""Make the operands of torch.compile's backward programs dense and row-major.
 
 A forward program returns the tensors that its backward program reads, each in a dense buffer. But
 torch-tpu compiles the backward program for the tensors' former strides. With a view as argument,
 `tokens[:, :-1]`, the buffer is then too small ("E0102: RuntimeProgramInputMismatch"); with a
-transposed one it has the right size, and the gradients were wrong. Here such operands are
+transposed view it has the right size, and the gradients were wrong. Here such operands are
 row-major, both for the compiler and at run time.
 """
 

@@ -1,7 +1,7 @@
-"""Operators that are computed on the CPU, because torch-tpu lacks them or its programs fail here.
+"""Compute operators on the CPU that torch-tpu lacks, or whose programs fail here.
 
-The operands are copied to the CPU and the results back, eagerly. A program of torch.compile cannot
-do that, and raises an error.
+The operands are copied to the CPU, and the results back, eagerly. In programs of torch.compile this
+is impossible, and raises an error.
 """
 
 import warnings
@@ -102,7 +102,7 @@ def _repeated(
 
 
 def missing() -> list[torch._ops.OpOverload]:
-    """Return PyTorch's operators that the CPU has and torch-tpu neither has nor composes."""
+    """Return PyTorch's operators for the CPU that torch-tpu neither has nor composes."""
     found = []
     for name in torch._C._dispatch_get_all_op_names():
         if not name.startswith("aten::") or not has_kernel(name, "CPU"):
@@ -117,7 +117,7 @@ def missing() -> list[torch._ops.OpOverload]:
 
 
 def has_kernel(name: str, key: str) -> bool:
-    """Return whether an operator has a kernel of its own for a dispatch key."""
+    """Return whether an operator has its own kernel for a dispatch key."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
 
 
