@@ -1,10 +1,10 @@
-"""pytest without Bazel, in the environment that `./bazelw run //:develop` makes.
+"""Run pytest without Bazel, in the environment that `./bazelw run //:develop` makes.
 
     pytest tests/graph/views_test.py    in this process
     pytest tests/graph                  each file in a process of its own (bazel/pytest/forked.py)
 
-Sets the variables that Bazel's rules set, unless they are set; skips files that need packages or
-files that are not here. Bazel's own runs do not read this file.
+This file sets the variables that Bazel's rules set, unless they are set, and skips test files that
+need missing packages or files. Bazel's own runs do not read this file.
 """
 
 import importlib.util
@@ -51,7 +51,7 @@ def reason_to_skip(file: Path) -> str | None:
 
 
 def set_variables() -> None:
-    """Set what the tests' environment lacks of what bazel/pytest/runner.py sets."""
+    """Set the variables of bazel/pytest/runner.py that are not set."""
     binaries = Path(sys.prefix, "test_binaries/variables.json")
     libraries = json.loads(binaries.read_text()) if binaries.is_file() else {}
     tests = runner.environment([str(ROOT / "tests")], Path(tempfile.mkdtemp(prefix="tests-")))
@@ -68,7 +68,7 @@ os.chdir(ROOT)  # tests read files by their paths in the repository
 
 
 def files_of(arguments: list[str], folder: Path) -> list[str]:
-    """Return the test files, or parts of them (file::test), that pytest's arguments name."""
+    """Return the test files, or tests (file::test), that pytest's arguments name."""
     files = []
     for argument in arguments:
         path, _, part = argument.partition("::")
@@ -83,8 +83,8 @@ def files_of(arguments: list[str], folder: Path) -> list[str]:
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Run several files one by one, each in a process that is forked from a common one.
 
-    A file chooses the number of devices, compiles with options that hold for a process, or
-    registers kernels: the next one would not find the process as it expects it.
+    A test file chooses the number of devices, compiles with process-wide options, or registers
+    kernels, and so would disturb the next file in the same process.
     """
     files = files_of(config.args, config.invocation_params.dir)
     if len(files) < 2:

@@ -1,17 +1,17 @@
-"""Measure the sum of a matrix over the GPUs of this process, and a norm after it.
+"""Measure summing a matrix over the GPUs of this process, and a norm after it.
 
     PJRT_DEVICE=CUDA python benchmarks/all_reduce.py
     torchrun --nproc-per-node=4 benchmarks/all_reduce.py --nccl   # with PyTorch for CUDA
 
 A step is a chain of sums, each of the previous result, as in the layers of a model: a captured
-step, or with --nccl a CUDA graph. Times are in µs for each sum, with the operations between two of
-them.
+step, or with --nccl a CUDA graph. Times are in µs for each sum, including the operations between
+two sums.
 
 - all_reduce: `ops.all_reduce`
 - xla: XLA's own all-reduce
-- nccl: NCCL's, by PyTorch
+- nccl: NCCL's all-reduce, called by PyTorch
 - … + norm: with the addition of a residual and an RMS norm: for all_reduce in the same kernel, for
-  the others in XLA's or torch.compile's
+  the others in kernels of XLA or torch.compile
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def measure_here(args: argparse.Namespace) -> None:
         return xs.disable_manual_sharding(tensor, spec, shape, mesh=mesh).global_tensor
 
     def of_device(x: torch.Tensor) -> torch.Tensor:
-        """Return a device's own summand."""
+        """Return a device's own matrix to be summed."""
         rank = inside(peers.table, ("x", None))[0, 0]
         return inside(x, (None, None)) * (rank + 1).to(x.dtype) / (count * (count + 1) / 2)
 

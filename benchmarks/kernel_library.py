@@ -1,7 +1,7 @@
 """Call the kernels of a shared library as XLA does, without torch_xla.
 
-It serves comparisons with libraries that need another torch or Python than the wheel. The shared
-library contains kernels that use torch_xla_ext/kernel.h, and without_torch_xla.cc:
+Use it for comparisons with libraries that need a different torch or Python than the wheel. The
+shared library contains kernels that use torch_xla_ext/kernel.h, and without_torch_xla.cc:
 //benchmarks:libpaged_kernels.so, for example.
 """
 
@@ -59,17 +59,17 @@ class KernelLibrary:
 
         Args:
             target: the kernel's name.
-            arrays: the operands and results by the names that the signature gives them, contiguous
-                and on one device, CPU or CUDA. An optional operand may be missing. A result in
-                place has the operand's name; "result NAME" gives it a separate buffer.
+            arrays: the operands and results by their names in the signature, contiguous and on one
+                device, CPU or CUDA. An optional operand may be missing. An in-place result has the
+                operand's name; "result NAME" gives it a separate buffer.
             parameters: the parameters by name. Unknown ones are ignored.
 
         Returns:
-            A function that calls the kernel, on CUDA on torch's current stream, and raises
-            RuntimeError with the text of a failure.
+            A function that calls the kernel (on CUDA, on torch's current stream), and raises
+            RuntimeError with the kernel's message if it fails.
 
         Raises:
-            TypeError, ValueError: the arrays or parameters are not what the schema says.
+            TypeError, ValueError: the arrays or parameters do not match the schema.
         """
         schema = self.schema(target)
         values = [arrays.get(operand.name) for operand in schema.operands]
@@ -116,7 +116,7 @@ class KernelLibrary:
 
 
 def microseconds(calls: Sequence[Callable[[], object]], repeats: int) -> list[float]:
-    """Return the time of a call in each of so many runs of a CUDA graph with all of them."""
+    """Return the time per call in each of `repeats` runs of a CUDA graph with all calls."""
     for call in calls:
         call()
     torch.cuda.synchronize()

@@ -7,9 +7,10 @@ r"""Print the kernels that XLA compiles from a program for an H100, on a machine
 Each FILE is a program in StableHLO. With this wheel, `torch_xla._XLAC._get_stablehlo([tensor, …],
 "xla:0", [], False)` is that of pending tensors, on any platform.
 
-A line is a kernel: megabytes that it writes and reads (of an operand of which it reads a part, the
-whole is counted), its kind, and its name. XLA's autotuner needs a GPU, so matrix products may be
-other kernels there; fusions and transposes are the same. FILE.optimized.txt gets the program.
+Each line is a kernel: the megabytes that it writes and reads (the whole operand is counted, even if
+it reads only a part), its kind, and its name. XLA's autotuner needs a GPU, so on a GPU matmuls may
+use different kernels; fusions and transposes are the same. The program is written to
+FILE.optimized.txt.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def compiled(program: bytes, handlers: Sequence[str] = ()) -> str:
     """Return the optimized program in XLA's text.
 
     Args:
-        handlers: for targets of the program, as in --handler.
+        handlers: handlers for the program's targets, as in --handler.
     """
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
     toolkit = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"

@@ -1,13 +1,13 @@
-"""Measure the host time of a kernel's launch: by `cuda_kernel`, and by Triton itself.
+"""Measure the host time of a kernel launch with `cuda_kernel`, and with Triton itself.
 
     PJRT_DEVICE=CUDA python benchmarks/launch_time.py  # with the wheel
     python benchmarks/launch_time.py --peer            # torch with CUDA, Triton
 
-The kernel is axpy of a few floats. Each launch takes the previous result. Every time is that of one
-launch, a median over the rounds. "host" is the host's time to start the launches, "in flight"
-includes the wait for the last one. In a program, it is the difference between programs of many and
-of few launches. The digest of the results' bits is the same for the same kernel on the same
-numbers.
+The kernel is axpy of a few floats. Each launch uses the previous result. Each time is for one
+launch, a median over the rounds. "host" is the host's time to start the launches; "in flight"
+includes the wait for the last one. In a program, the time is the difference between programs with
+many and with few launches. The digest of the results' bits is the same for the same kernel on the
+same numbers.
 """
 
 from __future__ import annotations

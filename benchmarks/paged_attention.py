@@ -1,4 +1,4 @@
-"""Measure the paged attention kernels on a GPU, PyTorch's SDPA and FlashInfer.
+"""Measure the paged attention kernels on a GPU beside PyTorch's SDPA and FlashInfer.
 
     ./bazelw build //benchmarks:libpaged_kernels.so
     python3 benchmarks/paged_attention.py bazel-bin/benchmarks/libpaged_kernels.so
@@ -8,8 +8,8 @@ their untyped entries, as XLA calls them. FlashInfer is measured if it can be im
 
 bfloat16, 32 query heads and 8 kv heads, head_dim 128, pages of 16 tokens. Each result is first
 compared with float64. Times are medians of GPU time, from a CUDA graph of many calls whose inputs
-change from call to call and together do not fit into the L2 cache. Bytes are the minimum that has
-to be moved.
+change from call to call and together do not fit into the L2 cache. Bytes are the minimum that must
+be moved.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Case:
 
 
 def decode(seqs: int, length: int, cache_dtype: torch.dtype = DTYPE) -> Case:
-    """Return a case of one query token a sequence."""
+    """Return a case with one query token per sequence."""
     suffix = "" if cache_dtype == DTYPE else ", fp8 cache"
     return Case(f"decode {seqs} x {length}{suffix}", (1,) * seqs, (length,) * seqs, cache_dtype)
 
@@ -127,8 +127,7 @@ def error(case: Case, inputs: Inputs, out: torch.Tensor) -> float:
     """Return the relative error of sampled rows of `out` [tokens, heads, HEAD_DIM] against float64.
 
     Raises:
-        AssertionError: a row of `out`, which is NaN before, was not written, or the error is too
-            large.
+        AssertionError: a row of `out` is still NaN, as before the call, or the error is too large.
     """
     assert not bool(out.isnan().any()), "the result has NaN, or rows that were not written"
     difference = norm = 0.0

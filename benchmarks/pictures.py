@@ -47,7 +47,7 @@ class Bar:
 def bars(
     title: str, unit: str, groups: dict[str, list[Bar]], digits: int = 2, each: bool = False
 ) -> str:
-    """Draw horizontal bars in named groups; with `each`, the longest of each group is as long."""
+    """Draw horizontal bars in named groups; with `each`, scale each group separately."""
     longest = max(bar.value for group in groups.values() for bar in group)
     y, parts = 44, []
     for name, group in groups.items():

@@ -3,16 +3,16 @@
     PJRT_DEVICE=CPU python benchmarks/replay_host_time.py
     PJRT_DEVICE=CUDA python benchmarks/replay_host_time.py --devices 4 --parameters 300
 
-Each number of devices has a process of its own. One device runs without SPMD; on several, every
-second parameter is sharded and the others, the batch and the result are replicated. "reads" is a
-step that reads all parameters and writes eight, as a decode step does; "writes" writes all of them,
-as a training step does. Times are the 10th percentiles, in µs:
+Each number of devices is measured in its own process. One device runs without SPMD; on several,
+every second parameter is sharded and the others, the batch and the result are replicated. "reads"
+is a step that reads all parameters and writes eight, as a decode step does; "writes" writes all of
+them, as a training step does. Times are the 10th percentiles, in µs:
 
-- cpu: of the calling thread in a call of the step, while the devices are idle
-- call: from the call to its return
-- with a batch: the same with a new batch, which is sent
-- in flight: a step among calls that follow each other
-- read: the result, after the step has ended
+- cpu: processor time of the calling thread in a call of the step, while the devices are idle
+- call: the time from the call to its return
+- with a batch: the same, with a new batch that is sent to the device
+- in flight: the time per step if calls follow each other without waiting
+- read: the time to read the result after the step has ended
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@
   python benchmarks/serving_latency.py --json=cuda.json  # where vLLM for CUDA is installed
   PJRT_DEVICE=CPU python benchmarks/serving_latency.py --shape=tiny --load=16+8 --rates=2
 
-Starts `vllm serve` with the model of serving.py, and sends it completions that are streamed back,
-at times of a Poisson process. For each rate, in requests per second, prints the median and the
+It starts `vllm serve` with the model of serving.py, and sends requests for streamed completions at
+the times of a Poisson process. For each rate, in requests per second, it prints the median and the
 99th percentile, in milliseconds, of the time from a request to its first token, and of the time
 between two tokens that follow each other; and how many new tokens came per second.
 
-Answers are read without a library for HTTP: OpenAI's takes 0.2 ms of a processor for each token, so
-that at a few thousand tokens per second the times would be its own.
+Answers are read without an HTTP library: OpenAI's takes 0.2 ms of processor time per token, and
+would dominate the times at a few thousand tokens per second.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def causal_attention(
     scaling: float,
     **others: object,
 ) -> tuple[torch.Tensor, None]:
-    """Compute transformers' attention without the mask that its own makes for packed sequences."""
+    """Compute transformers' attention without its mask for packed sequences."""
     seen = functional.scaled_dot_product_attention(
         q, k, v, is_causal=True, scale=scaling, enable_gqa=True
     )
@@ -191,7 +191,7 @@ class Moe(nn.Module):
 
     @torch.no_grad()
     def draw(self) -> None:
-        """Draw the same numbers for transformers 4, with weights of each expert, and for 5."""
+        """Draw the same weights for transformers 4, which has a tensor per expert, and for 5."""
         # Drawing 1.5 billion takes a minute, so all weights are slices of these, at different
         # offsets.
         count = 2**20

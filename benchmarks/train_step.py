@@ -14,9 +14,9 @@ The whole 8B, whose weights are drawn on the devices, with checkpoints of activa
         --devices 4 --checkpoints
 
 transformers' Qwen3-MoE, with eight layers and a quarter of the experts of Qwen3-30B-A3B. Both sides
-run it with transformers 5, whose experts are products of groups (experts_implementation
-"grouped_mm"). With transformers 4, which has a module for each expert, this wheel's step stacks
-their weights and is slower. The weights are the same ones, so that losses can be compared:
+run it with transformers 5, whose experts are grouped matmuls (experts_implementation "grouped_mm").
+With transformers 4, which has a module for each expert, this wheel's step stacks their weights and
+is slower. The weights are the same ones, so that losses can be compared:
 
     PJRT_DEVICE=CUDA python benchmarks/train_step.py --model moe
     python benchmarks/train_step.py --model moe --way compile
@@ -25,8 +25,8 @@ The same file runs with this wheel (captured, openxla, lazy), with a CUDA build 
 eager), and with torch_xla_gpu (torch_tpu: docs/todays_pytorch.md). The models are in bfloat16, the
 first two in plain PyTorch with torch.nn.functional.scaled_dot_product_attention; the optimizer is
 AdamW. Prints one line of JSON: milliseconds of a step that is waited for, and of steps in flight,
-the host's part, and TFLOP/s and gigabytes of one GPU. The losses of several processes are those of
-the first one's examples.
+the host's part, and TFLOP/s and gigabytes of one GPU. With several processes, the losses are for
+the first process's examples.
 """
 
 from __future__ import annotations

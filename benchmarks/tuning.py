@@ -2,10 +2,10 @@
 
     PJRT_DEVICE=CUDA python benchmarks/tuning.py
 
-Three kernels, each with its configurations, in float32: a transposition, a softmax of
-rows, and a product. The search runs each configuration in programs of XLA, of chained calls, and
-takes the time of a call. It then prints the choice of `configs=`, by its own timing, and how much
-slower that is in the programs. The last line is OK if it is at most 3% for all three.
+Three kernels, each with its configurations, in float32: a transposition, a softmax of rows, and a
+product. The search times each configuration in XLA programs of chained calls. It then prints the
+configuration that `configs=` chooses, by its own timing, and how much slower this is in the
+programs. The last line is OK if it is at most 3% for all three.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     PJRT_DEVICE=CPU python examples/cuda_string.py
 
-On a GPU NVRTC compiles it and XLA launches it. On the CPU the reference computes its results. See
-docs/own_kernel.md. GELU: Hendrycks and Gimpel, arXiv:1606.08415.
+On a GPU, NVRTC compiles the kernel and XLA launches it. On the CPU, the reference computes the
+results. See docs/own_kernel.md. GELU: Hendrycks and Gimpel, arXiv:1606.08415.
 """
 
 import torch

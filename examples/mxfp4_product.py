@@ -2,9 +2,10 @@
 
     PJRT_DEVICE=CPU python examples/mxfp4_product.py
 
-MXFP4 is of the OCP Microscaling Formats (MX) Specification 1.0: blocks of 32 values of 4 bits
+MXFP4 is defined in the OCP Microscaling Formats (MX) Specification 1.0: blocks of 32 4-bit values
 (E2M1), each block with a power of two as its scale (E8M0). The kernel reads the weights once, 4.25
-bits each, and suits few rows of inputs, as in decoding. On the CPU the reference computes.
+bits each, and suits few rows of inputs, as in decoding. On the CPU the reference computes the
+result.
 """
 
 import torch

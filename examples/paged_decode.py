@@ -6,7 +6,7 @@ The model is a Llama with random weights. Its keys and values are in pages of a 
 sequence has a page table. Everything that changes from step to step (tokens, lengths, slots of new
 tokens) is computed on the device, so two programs serve every batch: one for prompts, one for a
 decode step. The same model in plain PyTorch on the CPU, with a dense cache, reads the same tokens.
-Its logits have to be close, and its tokens the same wherever the best choice is clear.
+Its logits must be close, and its tokens the same wherever the best choice is clear.
 
 A decode step is captured: traced and compiled once, then replayed without its Python code. With
 --way=lazy it is traced each time; with --way=openxla it runs under torch.compile. At the end all
@@ -351,7 +351,7 @@ def generate(
     """Return tokens, their logits, and the number of programs that were compiled.
 
     The tokens are [steps, prompts], the logits [steps, prompts, vocabulary]. Programs are counted
-    before results are read, since reading gathers sharded ones by further programs.
+    before results are read, since reading a sharded result gathers it with a further program.
     """
     compiled = compilations()
     xm.wait_device_ops()

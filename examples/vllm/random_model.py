@@ -21,7 +21,7 @@ WORDS = 512
 
 
 def make_tokenizer(words: int) -> PreTrainedTokenizerFast:
-    """Make a tokenizer of one token a word; the first ends a text, the second is unknown."""
+    """Make a tokenizer with one token per word; the first ends a text, the second is unknown."""
     vocabulary = {f"w{i}": i for i in range(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w1"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
