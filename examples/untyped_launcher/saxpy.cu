@@ -1,5 +1,6 @@
-// a * x + y, with the launcher of XLA's tutorials on GPU custom calls: it gets
-// the stream, the buffers of operands and then results, and the payload.
+// a * x + y, with the launcher of XLA's tutorials on GPU custom calls: it
+// receives the stream, the buffers of operands and then results, and the
+// payload.
 #include <cuda_runtime.h>
 
 #include <cstddef>

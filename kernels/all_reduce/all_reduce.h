@@ -5,7 +5,7 @@
 // there, waits for the flags in its own workspace, and adds the matrices there:
 // one exchange, where NCCL's algorithms need several. That is fastest for up to
 // some hundred kilobytes. Sums are computed in float32, in the order of ranks,
-// so all devices get the same bits.
+// so all devices receive the same bits.
 //
 // XlaGpuAllReduceRmsNorm adds a residual to the sum and normalizes it, in the
 // same kernel:

@@ -124,7 +124,7 @@ Status Launch(cudaStream_t stream, DType dtype, const Arguments& arguments) {
   }
 }
 
-// The number of tiles of any kernel has to be an int.
+// The number of tiles of any kernel must fit into an int.
 Status CheckSizes(int64_t rows, int64_t columns) {
   const int64_t limit = INT_MAX - 1024;
   if (rows <= limit && columns <= limit &&

@@ -51,7 +51,7 @@ struct Shape {
   // The warpgroups that multiply share the rows or the columns.
   static constexpr bool kSharesRows = kRows == 128;
   static constexpr int kGroupColumns = kSharesRows ? kColumns : kColumns / 2;
-  // Of a group's rows, small tiles copy only those that exist, 16 at a time.
+  // Small tiles copy only rows that exist in the group, 16 at a time.
   static constexpr int kBoxRows = kSharesRows ? kRows : 16;
   // The tiles are in panels: of an operand with the depth last, one for each 64
   // rows; of one with the depth first, one for each 64 columns.

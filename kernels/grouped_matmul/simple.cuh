@@ -49,8 +49,8 @@ __device__ inline float MxToFloat(int code, int exponent) {
   return (code & 8 ? -value : value) * scale;
 }
 
-// A thread computes 4 x 4 elements. Operands of another dtype than the results,
-// In, have scales.
+// A thread computes 4 x 4 elements. Operands have scales if their dtype, In,
+// differs from that of the results.
 template <typename In, typename T, Product kProduct>
 __global__ void __launch_bounds__(kThreads)
     Kernel(const __grid_constant__ Arguments arguments) {

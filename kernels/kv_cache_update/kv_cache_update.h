@@ -4,8 +4,8 @@
 // Token t goes to row slot % block_size of block slot / block_size, where slot
 // = slot_mapping[t]. Slots that are negative, or beyond the cache, are skipped.
 // If two tokens have the same slot, each element comes from one of the two. A
-// cache of F8E4M3FN gets key / key_scale, rounded to nearest even and saturated
-// at ±448.
+// cache of F8E4M3FN receives key / key_scale, rounded to nearest even and
+// saturated at ±448.
 //
 // In kv pages, the cache of ragged_paged_attention, the keys of kv head g are
 // head 2 g, and its values head 2 g + 1.

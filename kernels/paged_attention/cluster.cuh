@@ -19,7 +19,7 @@ namespace torch_xla_ext::paged_attention {
 inline constexpr int kClusterWarps = 4;
 
 // Larger units than AttendKernel's, if registers and shared memory allow: with
-// few warps, latency has to be hidden within a warp.
+// few warps, latency must be hidden within a warp.
 template <typename C, int kHeadDim, int kHeadTiles>
 inline constexpr int kClusterUnit =
     kHeadDim * sizeof(C) <= 256 && kHeadDim * kHeadTiles <= 256 ? 32 : 16;

@@ -47,7 +47,7 @@ struct Occupancy {
 };
 
 // Two blocks of four warps, with three stages or more, are enough to saturate
-// the memory; where those do not fit, one block gets all the shared memory.
+// the memory; where those do not fit, one block uses all the shared memory.
 template <typename Traits>
 Occupancy ChooseOccupancy(const Device& device) {
   // Memory reserved by the system for each block, and static variables.

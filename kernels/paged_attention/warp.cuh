@@ -22,7 +22,7 @@ struct WarpState {
   uint32_t query[Traits::kDimTiles][Traits::kHeadTiles][2];
   // V^T P^T: columns are heads, rows dimensions (see OutDim).
   float out[Traits::kDimTiles][Traits::kHeadTiles][4];
-  // Of heads 2 * (lane % 4) and + 1 of each tile.
+  // Values for heads 2 * (lane % 4) and + 1 of each tile.
   float max[Traits::kHeadTiles][2];
   float sum[Traits::kHeadTiles][2];  // of this lane's tokens alone
   float scale[Traits::kHeadTiles][2];

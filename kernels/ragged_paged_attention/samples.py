@@ -6,7 +6,7 @@ from testing.samples import Arguments, OperatorSamples
 
 from torch_xla_ext import ops
 
-# Of a prompt and a decode step: the tokens, and how many of them are new.
+# For a prompt and a decode step: the numbers of tokens, and of new tokens.
 _LENGTHS, _NEW = (9, 21), (4, 1)
 
 

@@ -110,7 +110,7 @@ struct alignas(1024) SharedMemory {
   int pages[2][kTokens / 8];  // those of keys and values that are being copied
   int is_last_part[2];        // of the computing warpgroups
 
-  // With Products::kF8, keys stay as they are, and queries take the place of
+  // With Products::kF8, keys stay unconverted, and queries take the place of
   // the widened keys.
   __device__ uint8_t* narrow_q() { return kv[0][0]; }
   __device__ uint64_t* narrow_q_full() { return &stages[0].full[0]; }

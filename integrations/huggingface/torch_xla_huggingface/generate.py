@@ -165,7 +165,7 @@ def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
     if _option(model, arguments, "cache_implementation") not in _CACHES:
         return f"cache_implementation={_option(model, arguments, 'cache_implementation')}"
     if (_option(model, arguments, "num_beams") or 1) > 1 and hasattr(model, "_reorder_cache"):
-        return "the model reorders its cache by itself"
+        return "the model has its own function to reorder the cache"
     if not isinstance(arguments.get(_CACHE), (GenerationCache, type(None))):
         return "the cache that was passed"
     config, known = copy.deepcopy(given), inspect.signature(model.generate).parameters

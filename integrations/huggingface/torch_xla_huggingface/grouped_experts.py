@@ -321,7 +321,7 @@ class _SortedRows:
         self.top_k = choices.shape[1]
         flat = choices.flatten().int()
         self.order, self._position, self._ranges = ops.group_rows(flat, num_experts)
-        # Rows without a group, which come last, get the last group's values.
+        # Rows without a group, which come last, use the last group's values.
         self._groups = flat.index_select(0, self.order).clamp(0, num_experts - 1)
         self._known: dict[int, tuple[list[_Value], Tensor]] = {}
 

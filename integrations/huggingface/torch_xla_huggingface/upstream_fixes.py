@@ -32,7 +32,8 @@ FIXES = (
     Fix(
         "packed_sequences",
         versions="transformers 4.55 to 5.24",
-        reason="transformers reads positions in each training step, or masks what is causal",
+        reason="transformers reads positions in each training step, or makes an unneeded causal "
+        "mask",
         test="tests/integrations/huggingface/masks_test.py",
         replaces={
             "transformers.masking_utils:find_packed_sequence_indices": (
@@ -95,7 +96,7 @@ FIXES = (
     Fix(
         "accelerate_loader",
         versions="accelerate 1.10 to 1.15",
-        reason="accelerate's loader reads ahead, and takes several batches for the last one",
+        reason="accelerate's loader reads ahead, and treats several batches as the last one",
         test="tests/integrations/huggingface/trainer_test.py",
         replaces={
             "accelerate.data_loader:MpDeviceLoaderWrapper.__iter__": (

@@ -78,7 +78,7 @@ struct State {
   std::mutex mutex;
   std::string path;
   const PJRT_Api* plugin = nullptr;
-  PJRT_Api* api = nullptr;  // what torch-tpu gets
+  PJRT_Api* api = nullptr;  // what torch-tpu receives
   Options options;
   PJRT_Client* client = nullptr;  // until torch-tpu has got it
 };

@@ -2,7 +2,7 @@
 //
 // torch-tpu loads the plugin that TPU_LIBRARY_PATH names, and assumes that it
 // is for TPUs. This library, given there, returns the API of XLA's CUDA or CPU
-// plugin with two changes: PJRT_Client_Create gets options for that plugin,
+// plugin with two changes: PJRT_Client_Create receives options for that plugin,
 // which refuses a TPU's (premapped_buffer_size), and an extension reports the
 // number of chips.
 //

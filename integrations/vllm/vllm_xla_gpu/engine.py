@@ -116,7 +116,7 @@ class XlaGpuScheduler(AsyncScheduler):
 
     def add_request(self, request: Request) -> None:
         if processes.are_several() and request.use_structured_output:
-            # A thread compiles its grammar, which has to be ready at the same step in each process.
+            # A thread compiles its grammar, which must be ready at the same step in each process.
             concurrent.futures.wait([request.structured_output_request._grammar])
         super().add_request(request)
         self._added += (request,)

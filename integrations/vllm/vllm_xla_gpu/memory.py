@@ -85,7 +85,7 @@ class DeviceMemory:
 
     @classmethod
     def current(cls, device: torch.device, weights: int = 0, earlier_peak: int = 0) -> DeviceMemory:
-        """Return the memory as it is now.
+        """Return the current memory.
 
         Args:
             device: the XLA device.

@@ -272,7 +272,7 @@ def _loaded(module: nn.Module) -> list[nn.Parameter]:
         name: p for name, p in module.named_parameters(recurse=False) if hasattr(p, "weight_loader")
     }
     if isinstance(module, FusedMoE):
-        # Of a scale of inputs, files may have more values than are used.
+        # Files may have more values of an input scale than are used.
         return [] if any("input_scale" in name for name in own) else list(own.values())
     if not isinstance(module, LinearBase | VocabParallelEmbedding):
         return []

@@ -28,7 +28,7 @@ inline at::Tensor BothParts(const at::Tensor& self) {
 }
 
 // The values of `self` on the host, if they are computed; nothing if they are
-// pending, or if a program that is being started may get their buffer. The
+// pending, or if a program that is being started may receive their buffer. The
 // upstream kernels wait until all programs have been started.
 inline std::optional<at::Tensor> ComputedValues(const at::Tensor& self) {
   ComputePendingValues(self);

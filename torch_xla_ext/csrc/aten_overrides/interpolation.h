@@ -78,9 +78,9 @@ inline at::Tensor Linear(const at::Tensor& self, int64_t dim,
       at::mul(at::index_select(self, dim, places.above), weight));
 }
 
-// Of bytes, in int32. PyTorch rounds after each dimension, and multiplies by
-// weights of 16 bits: as many of them are after the point as the largest weight
-// leaves.
+// Interpolates bytes in int32. PyTorch rounds after each dimension, and
+// multiplies by 16-bit fixed-point weights, with as many fractional bits as the
+// largest weight permits.
 inline at::Tensor LinearOfBytes(const at::Tensor& self, int64_t dim,
                                 int64_t output_size, bool align_corners,
                                 std::optional<double> scale) {

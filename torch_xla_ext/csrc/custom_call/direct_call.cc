@@ -24,8 +24,8 @@ void* FindTarget(const std::string& target, const std::string& platform) {
       (known.empty() ? std::string("none") : Joined(known)));
 }
 
-// The kernel sees only an address: it has to be in the platform's memory, and
-// the data there has to be row-major.
+// The kernel receives only an address, which must be in the platform's memory,
+// and the data there must be row-major.
 void CheckTensors(const std::string& target, const char* argument,
                   const std::vector<at::Tensor>& tensors,
                   const c10::Device& device) {

@@ -278,10 +278,10 @@ class AutogradKernel : public c10::OperatorKernel {
   const std::vector<size_t> written_;
 };
 
-// For the dispatch key Functionalize, of an operator that writes to its
-// arguments `written`: they get the results of `calls`, which belong to the
-// functional form of the operator. Does the same as the code that torch
-// generates for its own in-place operators.
+// The kernel for the dispatch key Functionalize of an operator that writes to
+// its arguments `written`, which receive the results of `calls`, the operator's
+// functional form. Does the same as the code that torch generates for its own
+// in-place operators.
 class InPlaceKernel : public c10::OperatorKernel {
  public:
   InPlaceKernel(std::shared_ptr<PreparedCalls> calls, py::object run,

@@ -161,7 +161,7 @@ LaunchTicket::LaunchTicket(const torch::lazy::BackendDevice& device)
 std::optional<LaunchTicket> LaunchTicket::Behind(
     const torch::lazy::BackendDevice& device) {
   constexpr size_t kMaxWaiting = 2;
-  // Then other waiting threads get the lock.
+  // Then other waiting threads acquire the lock.
   constexpr size_t kMaxStarted = 64;
   Queue* const queue = QueueOf(device);
   const uint64_t run = WaitUnlessLost([queue]() -> uint64_t {

@@ -2,8 +2,8 @@
 // to build a GPU custom call: here it is row-major, like every other call, and
 // has a target.
 //
-// Upstream's function accepts any layout of its operands, so a kernel gets a
-// transposed operand column-major. Replacing it works because the upstream
+// Upstream's function accepts any layout of its operands, so a kernel receives
+// a transposed operand column-major. Replacing it works because the upstream
 // binary calls it only from GpuCustomCall::Lower, through its PLT.
 #include <string>
 #include <vector>

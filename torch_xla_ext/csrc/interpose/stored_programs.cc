@@ -9,7 +9,7 @@
 //
 // PjRtClient's functions are inlined into DeserializeComputation for clients
 // that inherit them, so interposing on their symbols has no effect. Instead the
-// client gets a copy of its vtable with the two functions replaced.
+// client's vtable is replaced by a copy with two replaced functions.
 //
 // HashCompilationEnv and DeserializeComputation are called through a vtable,
 // which refers to them by their symbols. The upstream functions are called from

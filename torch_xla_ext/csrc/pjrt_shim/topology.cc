@@ -82,8 +82,8 @@ bool IsMapEntry(std::string_view message) {
          (*fields)[1].number == 2;
 }
 
-// A field as it is written, and the number of the map that it is an entry of,
-// or 0.
+// A field in wire format, and the number of the map that it is an entry of, or
+// 0.
 struct Written {
   uint64_t map;
   std::string text;

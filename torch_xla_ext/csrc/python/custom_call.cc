@@ -45,36 +45,36 @@ Calls the kernel that is registered as `target` with the buffers of `inputs`.
 Args:
   inputs: XLA tensors on one device, at least one.
   payload: bytes or str; the kernel's `opaque`. For a named target it must not
-    be a JSON object: XLA:GPU would take it for a configuration of its own.
+    be a JSON object, because XLA:GPU would parse it as its own configuration.
   output_shapes: a shape for each result.
   output_dtypes: a torch.dtype for each result.
   target: the kernel's name.
   aliases: {output: input}, or None: results that are written into the buffer of
     an input. XLA copies the input first if something else needs it.
-  api_version: XLA's, 1 to 4. None is 2 (STATUS_RETURNING) for the target
+  api_version: XLA's API version, 1 to 4. None is 2 (STATUS_RETURNING) for the target
     "triton_kernel_call", and 3 (STATUS_RETURNING_UNIFIED) for any other. 4 is
     XLA's FFI, for which `payload` is the text of the attributes.
-  has_side_effect: XLA keeps the call although nothing uses its results.
-  partition: the name that torch_xla_ext.sharding knows the call by if XLA is
-    to divide it among devices, or an empty string.
-  result_layouts: {output: dimensions}, or None: the order in memory of a
-    result's dimensions, the one that changes slowest first. Other results are
-    row-major.
-  num_hidden_results: how many of the last results are left out: workspaces.
-  payload_is_backend_config: XLA:GPU itself runs the target, and `payload` is
-    its GpuBackendConfig, a JSON object.
-  runs_first_alone: programs with the target get the device for themselves when
-    they run for the first time: XLA loads something that may not meet other
-    work, such as a CUDA graph that is being captured.
+  has_side_effect: XLA keeps the call even if nothing uses its results.
+  partition: the call's name in torch_xla_ext.sharding if XLA divides the call
+    among devices, or an empty string.
+  result_layouts: {output: dimensions}, or None: a result's dimensions in memory
+    order, the slowest-changing first. Other results are row-major.
+  num_hidden_results: how many of the last results, such as workspaces, are not
+    returned.
+  payload_is_backend_config: XLA:GPU implements the target, and `payload` is its
+    GpuBackendConfig, a JSON object.
+  runs_first_alone: the first run of a program with the target has the device to
+    itself, because XLA then loads something that must not overlap with other
+    work, such as the capture of a CUDA graph.
   operand_layouts: {input: dimensions}, or None: as result_layouts.
 
 Returns:
   A list of XLA tensors, one for each shape. Operands and results have these
   layouts when the kernel runs, however the inputs were made.
 
-  An untyped function for the Host gets an array of the results' buffers, also
-  of one result. One that takes `out` for the buffer, as _xla_custom_call passes
-  it, is a failure.
+  An untyped function for the Host receives an array of the results' buffers,
+  even for one result. If it mistakes `out` for the buffer, as _xla_custom_call
+  passes it, the call fails.
 
 Raises:
   TypeError, ValueError: at once, for a wrong argument.
@@ -86,30 +86,31 @@ Raises:
 constexpr char kCustomCallDoc[] = R"doc(
 Calls the target `target` with XLA's API version `api_version` (0 to 4).
 
-As upstream's, but that everything it is given is part of the program's hash:
-calls that differ in `backend_config`, `api_version`, `has_side_effect` or
-`frontend_attributes` alone are different programs. No layout is constrained.
+This is upstream's function, except that all arguments are part of the program's
+hash: calls that differ only in `backend_config`, `api_version`,
+`has_side_effect` or `frontend_attributes` are different programs. Layouts are
+not constrained.
 
-An untyped function for the Host gets the buffer itself of one result, and an
-array of the buffers of several; from _xla_gpu_custom_call always an array. A
-kernel made with kernel.h, which takes an array, is refused for one result.
+An untyped function for the Host receives the buffer of a single result, or an
+array with the buffers of several; from _xla_gpu_custom_call it always receives
+an array. A kernel made with kernel.h, which expects an array, is refused for
+one result.
 )doc";
 
 constexpr char kCallKeyDoc[] = R"doc(
-What a call is cached by: calls with equal keys differ in nothing but their
-operands.
+Returns a call's cache key: calls with equal keys differ only in their operands.
 
 Args:
   values: a tuple: plain values, tensors, torch's dtypes, devices, layouts,
     memory formats and sizes, and lists and tuples of these.
-  operands: a list that gets the XLA tensors, or None. Of a tensor only dtype,
-    shape and device count.
-  other: what counts of a value that is nothing of that, as such a value, or
-    None. Without it, such a value is not cached.
+  operands: a list that receives the XLA tensors, or None. The key contains only
+    the dtype, shape and device of a tensor.
+  other: returns, for a value of any other type, the value that represents it in
+    the key, or None. Without it, calls with such values are not cached.
 
 Returns:
-  bytes, or None for a call that is not cached: with values that are not, and
-  with an operand that gets a gradient.
+  bytes, or None for a call that is not cached, because a value has no key or an
+  operand requires a gradient.
 )doc";
 
 constexpr char kCallTargetDoc[] = R"doc(
@@ -124,11 +125,12 @@ Args:
   stream: for "CUDA", the cudaStream_t as an int; its device is the current one.
 
 Raises:
-  ValueError: no such target, or a tensor that is not contiguous or elsewhere.
-  RuntimeError: with the kernel's own text, if it reports a failure.
+  ValueError: there is no such target, or a tensor is not contiguous or is on
+    another device.
+  RuntimeError: the kernel reported a failure; with the kernel's message.
 )doc";
 
-// The tensors of a call, checked.
+// The checked tensors of a call.
 struct Tensors {
   std::vector<torch_xla::XLATensorPtr> inputs;
   OutputTypes outputs;

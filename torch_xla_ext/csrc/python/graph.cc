@@ -154,7 +154,7 @@ void DefineProgram(py::module_& module) {
            py::arg("constants"), py::arg("written"), py::arg("outputs"),
            py::arg("argument_state"), py::arg("ends_step"))
       .def("find_computation", &Program::FindComputation,
-           "Has to be called before the first run if the program was not "
+           "Call this before the first run if the program was not "
            "compiled when this object was made.")
       .def("arguments_to_copy", &Program::ArgumentsToCopy)
       .def("matches", &Program::Matches)

@@ -25,11 +25,11 @@ devices, in the thread that compiles. Shardings are serialized xla::OpSharding.
 Args:
   infer: (partition, operand_shardings) -> the results' sharding, or None.
   propagate: (partition, result_sharding) -> the results' sharding.
-  divide: (partition, operand_shardings, result_sharding) -> what each device
-    calls, a torch_xla_ext.sharding.DeviceCall.
+  divide: (partition, operand_shardings, result_sharding) -> the call of each
+    device, a torch_xla_ext.sharding.DeviceCall.
 
 Raises:
-  RuntimeError: the plugin takes no partitioners.
+  RuntimeError: the plugin does not accept partitioners.
 )doc";
 
 py::object ToPython(const std::optional<std::string>& sharding) {

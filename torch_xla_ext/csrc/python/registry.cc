@@ -19,14 +19,14 @@ constexpr char kRegisterDoc[] = R"doc(
 Registers a function as the custom-call target `name`.
 
 Args:
-  name: the name by which calls refer to it.
+  name: the name by which calls refer to the function.
   capsule: holds the address of a function of XLA's untyped ABI, or of an XLA FFI
     handler.
   platform: "CUDA" or "Host" (the CPU).
-  api_version: what the function is: 0, untyped; 1, an FFI handler.
+  api_version: the function's API: 0, untyped; 1, an FFI handler.
 
-A function that is registered under a name that is there already replaces the
-other one in calls that are traced from then on.
+If the name is already registered, the function replaces the earlier one in
+calls that are traced from then on.
 
 Raises:
   ValueError: an unknown platform or version, or an empty name.
@@ -78,7 +78,7 @@ void DefineRegistry(py::module_& module) {
       py::arg("name"), py::arg("type_id"), py::arg("deleter"),
       py::arg("platform"),
       "Registers a type of handlers' states, by the address of its "
-      "XLA_FFI_TypeId, which gets the id. The deleter may be 0.");
+      "XLA_FFI_TypeId, to which the id is written. The deleter may be 0.");
 
   module.def(
       "_xla_registered_custom_call_targets",

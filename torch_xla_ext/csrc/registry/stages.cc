@@ -150,8 +150,8 @@ XLA_FFI_Error* SetState(XLA_FFI_State_Set_Args* args) {
 }
 
 // A plugin's functions, as a handler of version 0.1 may call them in
-// `instantiate`, which sets the state, or in another stage, which gets it. They
-// last, because a handler that is asynchronous calls them later.
+// `instantiate`, which sets the state, or in another stage, which reads it.
+// They last, because a handler that is asynchronous calls them later.
 const XLA_FFI_Api* FunctionsOfFirstVersion(const XLA_FFI_Api* plugin,
                                            bool instantiates) {
   static std::mutex& mutex = *new std::mutex;
@@ -209,7 +209,7 @@ XLA_FFI_Error* CallBefore(void* handler, XLA_FFI_ExecutionStage stage,
 }
 
 // The handlers that are called by this file's functions. Each is written once,
-// before XLA gets its function.
+// before XLA receives its function.
 std::array<TargetFunctions, kMaxAdaptedTargets> adapted = {};
 
 // Calls a handler of one of `adapted` for a plugin.

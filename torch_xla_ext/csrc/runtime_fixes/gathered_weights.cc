@@ -55,7 +55,7 @@ class GatheredWeights {
   }
 
  private:
-  // A parameter, as it is or after operations that keep its elements.
+  // A parameter, directly or after operations that keep its elements.
   struct Value {
     std::string_view instruction;
     uint64_t parameter;
@@ -73,7 +73,7 @@ class GatheredWeights {
   struct LastGather {
     uint64_t bytes_before;  // how much had been gathered when it was last used
     bool is_copy = false;
-    // Of values of the parameter, those of the copy that is gathered.
+    // Maps values of the parameter to those of the gathered copy.
     std::unordered_map<uint64_t, uint64_t> copies;
   };
 

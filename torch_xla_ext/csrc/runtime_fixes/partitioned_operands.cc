@@ -261,7 +261,7 @@ class PartitionedOperands {
   bool is_sharded_ = false, has_operation_ = false, is_changed_ = false;
   bool has_several_axes_ = false, has_manual_region_ = false;
   bool is_sorted_ = true;  // the devices of all tilings
-  // Of the computation that is being changed.
+  // These describe the computation that is being changed.
   std::unordered_map<uint64_t, std::string> shapes_;
   std::vector<std::string> instructions_;
 };

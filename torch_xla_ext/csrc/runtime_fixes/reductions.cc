@@ -156,7 +156,8 @@ class Corrections {
 
   uint64_t NewId() { return ++last_id_; }
 
-  // A copy of a computation in float32, which `copies_` gets, as its id.
+  // Returns the id of a float32 copy of a computation, which is added to
+  // `copies_`.
   uint64_t WidenedComputation(uint64_t id) {
     const auto found = widened_.find(id);
     if (found != widened_.end()) return found->second;
@@ -222,7 +223,8 @@ class Corrections {
     return own;
   }
 
-  // An accumulation in float32. Its result, converted back, gets its id.
+  // Makes an accumulation use float32. The result, converted back, takes over
+  // its id.
   void WidenAccumulation(ProtobufMessage one) {
     const uint64_t id = one.Number(instruction::kId);
     const std::string result(one.Bytes(instruction::kShape));
@@ -381,7 +383,7 @@ class Corrections {
   std::unordered_map<uint64_t, bool> extrema_;
   bool has_places_ = false;  // whether a computation is that of ArgMax
   bool is_changed_ = false;
-  // Of the computation that is being corrected.
+  // These describe the computation that is being corrected.
   std::unordered_map<uint64_t, std::string> shapes_;
   std::unordered_map<uint64_t, std::string_view> constants_;
   std::vector<std::string> instructions_;

@@ -88,6 +88,7 @@ def _by_torch(
         later = _later(q, k)
         hidden = later if hidden is None else hidden | later
     if hidden is not None:
-        # Finite, as upstream's: a query that sees no key gets the mean of the values.
+        # Finite, as in upstream, so that the result for a query that sees no key is the values'
+        # mean.
         logits = logits.masked_fill(hidden, -0.7 * torch.finfo(torch.float32).max)
     return torch.einsum("...qk,...kd->...qd", logits.softmax(-1), v.float()).to(q.dtype)

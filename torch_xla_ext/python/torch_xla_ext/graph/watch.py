@@ -46,7 +46,7 @@ _FACTORS = {
     for suffix in ("", "_")
 }
 
-# Of torch.Tensor.
+# Methods of torch.Tensor that read values on the host.
 _READS = {
     *("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__"),
     *("__complex__", "__repr__", "__format__", "__array__", "__contains__", "is_nonzero"),

@@ -159,7 +159,8 @@ def tvm_ffi_call(
         given = [None if i in outputs else next(rest) for i in range(number)]
     except StopIteration:
         raise TypeError(
-            f"tvm_ffi_call: outputs has {max(outputs)}, but the function gets {number} arguments"
+            f"tvm_ffi_call: outputs has {max(outputs)}, but the function receives {number} "
+            "arguments"
         ) from None
     # For a call with a sharding rule: the arguments that depend on the size of a device's part.
     computed = [
@@ -240,7 +241,7 @@ def _words(name: str, arguments: str | Sequence[str] | None, schema: Schema | No
         return ["args", "rets"] if words is None else list(words)
     if schema.has_layouts:
         raise ValueError(
-            f"custom-call target {name!r}: a function of TVM-FFI gets row-major arrays: its "
+            f"custom-call target {name!r}: a TVM-FFI function receives row-major arrays: its "
             "signature must not have layouts"
         )
     known = {a.name: f"args.{i}" for i, a in enumerate(schema.operands)}

@@ -25,7 +25,7 @@ _REPLICATED, _TUPLE, _OTHER, _MANUAL = 0, 2, 3, 4
 # Field numbers of OpSharding.
 _TYPE, _DIMENSIONS, _DEVICES, _ELEMENTS, _REPLICATE_LAST = 1, 3, 4, 5, 6
 _LAST_TILE_DIMS, _IOTA_SHAPE, _IOTA_PERMUTATION, _NAMED = 8, 9, 10, 14
-# Of NamedShardingProto, in XLA since 2026: a mesh, and the mesh axes of each dimension.
+# Fields of NamedShardingProto, in XLA since 2026: a mesh, and the mesh axes of each dimension.
 _MESH, _NAMED_DIMENSIONS, _UNREDUCED_AXES, _MANUAL_AXES = 2, 3, 5, 7
 _MESH_AXES, _MESH_DEVICES, _MESH_IOTA = 1, 2, 3
 _AXIS_SIZE = 2

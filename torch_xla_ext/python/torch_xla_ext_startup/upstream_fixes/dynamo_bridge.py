@@ -223,7 +223,8 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
         upstream.kwargs.pop("bw_compiler", None)
         with (
             decompositions.traced_for_xla(upstream.kwargs, inputs),
-            # Else an operator that writes to views gets them made of XLA's tensors: copies.
+            # Otherwise an operator that writes to views would receive views of plain XLA tensors:
+            # copies.
             inductor_config.patch(enable_auto_functionalized_v2=False),
             temporarily_replaced(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
             temporarily_replaced(partitioners, "has_recomputable_rng_ops", _save_random_numbers),

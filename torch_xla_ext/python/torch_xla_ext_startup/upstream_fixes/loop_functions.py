@@ -19,13 +19,13 @@ import torch_xla.core.xla_builder as xb
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-# Of torch.Tensor.
+# Methods of torch.Tensor that read values on the host.
 _READS = {
     *("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__"),
     *("__complex__", "__repr__", "__format__", "__array__", "__contains__", "is_nonzero"),
 }
 GRADIENT = torch.Tensor.grad.__get__
-# Of errors where the value of a placeholder is read.
+# Parts of errors that are raised if the value of a placeholder is read.
 _NO_VALUE = ("has no value", "buffer != nullptr")
 # Normalizations with their arguments; their schemas do not declare the writes to statistics.
 _OF_TORCH = ("input", "weight", "bias", "running_mean", "running_var", "training")

@@ -49,7 +49,7 @@ FIXES = (
     ),
     _torch(
         "custom_operators",
-        reason="what a custom_op's function writes to arguments or views is lost, or refused",
+        reason="writes of a custom_op's function to arguments or views are lost, or refused",
         test="tests/users/custom_operators_test.py",
         replaces={
             "torch._library.custom_ops:CustomOpDef.register_kernel": (
@@ -62,7 +62,7 @@ FIXES = (
     ),
     _torch(
         "module_parameters",
-        reason="a module that moves gets new parameters, so that tied weights become two",
+        reason="moving a module replaces its parameters, so that tied weights become separate",
         test="tests/users/moved_modules_test.py",
         replaces={"torch.nn.modules.module:Module._apply": "module_parameters:apply"},
     ),
@@ -74,7 +74,7 @@ FIXES = (
     ),
     _torch(
         "random_seed",
-        reason="torch.manual_seed sets the seeds of all devices but XLA's",
+        reason="torch.manual_seed sets the seeds of all devices except XLA's",
         test="tests/users/random_seed_test.py",
         replaces={"torch.random:_seed_custom_device": "random_seed:seed_custom_device"},
     ),
@@ -86,7 +86,7 @@ FIXES = (
     ),
     _torch(
         "generators",
-        reason='torch.Generator(device="xla") is refused, as not of an accelerator',
+        reason='torch.Generator(device="xla") is refused: XLA is not a known accelerator',
         test="tests/users/random_seed_test.py",
         replaces={"torch:Generator": "generators:generator"},
     ),
@@ -120,7 +120,7 @@ FIXES = (
     ),
     _torch(
         "activation_checkpoint",
-        reason="torch.utils.checkpoint asks for a module torch.xla, and XLA merges both passes",
+        reason="torch.utils.checkpoint needs a module torch.xla, and XLA merges both passes",
         test="tests/users/activation_checkpoint_test.py",
         replaces={
             "torch.utils.checkpoint:_infer_device_type": "activation_checkpoint:infer_device_type",
@@ -133,7 +133,7 @@ FIXES = (
     ),
     _torch(
         "autocast",
-        reason="torch.autocast turns one of the two switches that XLA tensors on a GPU ask",
+        reason="torch.autocast sets only one of the two switches that XLA tensors on a GPU use",
         test="tests/users/autocast_test.py",
         replaces={
             f"torch.amp.autocast_mode:autocast.{name}": f"autocast:{make}"
@@ -146,7 +146,7 @@ FIXES = (
     ),
     _torch(
         "inference_mode",
-        reason="PyTorch has no views of functionalized tensors in its inference mode",
+        reason="functionalized tensors cannot have views in PyTorch's inference mode",
         test="tests/users/inference_mode_test.py",
         replaces={"torch._C:_InferenceMode": "inference_mode:without_gradients"},
     ),
@@ -159,20 +159,20 @@ FIXES = (
     _fix(
         "clip_grad_norm",
         versions="torch 2.8, torch_xla 2.8",
-        reason="torch_xla puts an older function in place of PyTorch's, which refuses foreach=True",
+        reason="torch_xla replaces PyTorch's function by an older one, which refuses foreach=True",
         test="tests/users/training_loops_test.py",
         replaces={"torch.nn.utils:clip_grad_norm_": "patched_functions:clip_grad_norm"},
     ),
     _torch(
         "norm",
-        reason="torch.norm of an XLA tensor refuses a dtype unless it gets the norm's order",
+        reason="torch.norm of an XLA tensor refuses a dtype unless the norm's order is given",
         test="tests/aten_overrides/dtype_argument_test.py",
         replaces={"torch.functional:norm": "patched_functions:norm"},
         everywhere=True,
     ),
     _torch(
         "fake_devices",
-        reason='fake tensors on "xla" lack their device\'s number, so that operands differ',
+        reason='fake tensors on "xla" lack a device index, so that their devices seem to differ',
         test="tests/users/compiled_programs_test.py",
         replaces={
             "torch._subclasses.fake_tensor:FakeTensor.__new__": "dynamo_bridge:new_fake_tensor"
@@ -200,7 +200,7 @@ FIXES = (
     ),
     _torch_xla(
         "step_marker",
-        reason="nothing says whether the program calls torch_xla.sync() itself",
+        reason="it is unknown whether the program calls torch_xla.sync() itself",
         test="tests/users/forgotten_sync_test.py",
         replaces={"_XLAC:_xla_step_marker": "training_steps:step_marker"},
     ),
@@ -218,7 +218,7 @@ FIXES = (
     ),
     _torch_xla(
         "loader_exceptions",
-        reason="an exception in a thread of a loader ends the loop as if there were no more data",
+        reason="an exception in a loader's thread ends the loop as if there were no more data",
         test="tests/users/loaders_test.py",
         replaces={
             f"{_LOADER}:ParallelLoader.{name}": f"loaders:{make}"
@@ -233,7 +233,7 @@ FIXES = (
     ),
     _torch_xla(
         "sharding_spec",
-        reason="a ShardingSpec of fewer axes than its mesh's slices batches in too many dimensions",
+        reason="a ShardingSpec with fewer axes than its mesh slices batches in too many dimensions",
         test="tests/users/loaders_test.py",
         replaces={f"{_SHARDING}:ShardingSpec.__post_init__": "sharding_spec:tile_and_replicate"},
     ),
@@ -274,7 +274,8 @@ FIXES = (
     ),
     _torch_xla(
         "manual_sharding",
-        reason="no gradient passes a region of manual sharding, whose sizes may be uneven",
+        reason="gradients do not pass through regions of manual sharding, whose sizes may be "
+        "uneven",
         test="tests/sharding/manual_test.py",
         replaces={
             f"{_SHARDING}:enable_manual_sharding": "manual_sharding:enable",
@@ -284,7 +285,7 @@ FIXES = (
     ),
     _torch_xla(
         "checkpoint_planners",
-        reason="checkpoints lack tensors that are divided along some axes of a mesh only",
+        reason="checkpoints lack tensors that are divided along only some axes of a mesh",
         test="tests/users/checkpoints_test.py",
         replaces={
             f"{_CHECKPOINTS}.planners:dedup_tensors": "checkpoints:dedup_tensors",
@@ -317,7 +318,7 @@ FIXES = (
     ),
     _torch_xla(
         "one_process_on_a_host",
-        reason="a process that is alone on its host takes itself for the only one",
+        reason="a process that is alone on its host counts as the only process",
         test="tests/plugin/rendezvous_test.py",
         replaces={
             "torch_xla._internal.pjrt:initialize_singleprocess": (
@@ -339,7 +340,8 @@ FIXES = (
     ),
     _torch_xla(
         "dynamo_bridge",
-        reason="torch_xla's bridge keeps a graph's first arguments, and copies tensors of PyTorch",
+        reason="torch_xla's bridge keeps a graph's first arguments, and copies PyTorch's own "
+        "tensors",
         test="tests/users/compiled_programs_test.py",
         replaces={
             f"{_BRIDGE}:{name}": "dynamo_bridge:function_of_bridge"
@@ -351,7 +353,7 @@ FIXES = (
     ),
     _torch_xla(
         "while_loop",
-        reason="what a while_loop carries is numbered by first use, so that a swap is lost",
+        reason="a while_loop's carried values are numbered by first use, so that a swap is lost",
         test="tests/users/loops_test.py",
         replaces={
             "torch_xla.experimental.fori_loop:_xla_while_loop_wrapper": (
@@ -361,14 +363,14 @@ FIXES = (
     ),
     _torch_xla(
         "scan",
-        reason="scan takes no integers, no tensors of outside, no results without gradients",
+        reason="scan accepts no integers, no outer tensors and no results without gradients",
         test="tests/users/loops_test.py",
         replaces={"torch_xla.experimental.scan:scan": "scan:scan_of_any_function"},
         everywhere=True,
     ),
     _torch_xla(
         "scan_layers",
-        reason="scan_layers runs all layers as the first, whatever their attributes are",
+        reason="scan_layers runs the first layer's program for all, whatever their attributes are",
         test="tests/users/loops_test.py",
         replaces={
             "torch_xla.experimental.scan_layers:scan_layers": "scan_layers:scan_layers_of_any_kind"
@@ -377,7 +379,7 @@ FIXES = (
     ),
     _torch_xla(
         "called_programs",
-        reason="functions of assume_pure get the structure of results of the one traced last",
+        reason="results of assume_pure have the structure of the function that was traced last",
         test="tests/users/pure_functions_test.py",
         replaces={
             "torch_xla.core.xla_builder:CompiledCallableWithCache.__call__": "called_programs:call"
@@ -385,7 +387,7 @@ FIXES = (
     ),
     _torch_xla(
         "assume_pure",
-        reason="assume_pure loses what a function writes to an argument, and fails in 64 bits",
+        reason="assume_pure loses a function's writes to arguments, and fails in 64 bits",
         test="tests/users/pure_functions_test.py",
         replaces={"torch_xla.experimental.assume_pure:assume_pure": "assume_pure:assume_pure"},
         everywhere=True,
@@ -394,7 +396,7 @@ FIXES = (
     Fix(
         "triton_launches",
         versions="triton 3.4 and later",
-        reason="kernel[grid](...) takes no XLA tensors",
+        reason="kernel[grid](...) does not accept XLA tensors",
         test="tests/launchers/triton_launch_test.py",
         replaces={
             "triton.runtime.jit:KernelInterface.__getitem__": f"{_TRITON}:getitem",
@@ -405,7 +407,7 @@ FIXES = (
     Fix(
         "triton_driver",
         versions="triton 3.4 and later",
-        reason="without CUDA, torch.compile takes all tensors of a Triton kernel for written to",
+        reason="without CUDA, torch.compile assumes that a Triton kernel writes to all its tensors",
         test="tests/launchers/triton_launch_test.py",
         replaces={
             "triton.runtime.driver:_create_driver": f"{_TRITON}:create_driver",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from xla_kernels import launch as launches
 
-# The form in which a compiled kernel gets a descriptor: a tensor map with these properties, by
+# The form in which a compiled kernel receives a descriptor: a tensor map with these properties, by
 # Triton's names; or, for GPUs without tensor maps, the base's address and numbers, {"flags": 2} of
 # which are the first of FLAGS.
 Form = Mapping[str, object]
