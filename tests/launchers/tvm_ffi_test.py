@@ -276,7 +276,7 @@ def test_wrong_calls(axpy: object, device: torch.device) -> None:
         call(axpy, 1, outputs=[x])
     with pytest.raises(TypeError, match="neither outputs nor aliases"):
         call(axpy, x)
-    with pytest.raises(TypeError, match="outputs has 5, but the function gets 2 arguments"):
+    with pytest.raises(TypeError, match="outputs has 5, but the function receives 2 arguments"):
         call(axpy, x, outputs={5: x})
     with pytest.raises(TypeError, match=r"aliases names \[1\], of which some are not tensors"):
         call(axpy, x, 2.0, aliases=[1])
