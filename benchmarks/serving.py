@@ -198,7 +198,7 @@ def prompt(vocabulary: int, length: int, seed: int | str) -> list[int]:
 
 
 def make_engine(args: argparse.Namespace) -> tuple[vllm.LLM, dict[str, Any]]:
-    """Return the engine, and the seconds of its start."""
+    """Return the engine, and how many seconds its start took."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     use_random_weights()
     begin = time.perf_counter()

@@ -101,10 +101,10 @@ class WheelWriter:
 
 
 def _content_version(upstream: UpstreamWheel, spec: Spec) -> str:
-    """Return `local_version`, the architectures and eight hexadecimal digits of the content.
+    """Return the local version: `local_version`, architectures, eight digits of a hash.
 
-    With the digits, pip recognizes changed wheels. They begin with a letter, because a numeric part
-    of a version loses its leading zeros.
+    By the digits, pip recognizes a changed wheel. The first is a letter, because a numeric part of
+    a version loses its leading zeros.
     """
     content = hashlib.sha256()
     files = {**spec.files, **spec.binaries, **spec.licenses, "METADATA": spec.description}

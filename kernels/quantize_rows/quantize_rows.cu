@@ -24,7 +24,7 @@ __device__ uint32_t LargestOfBlock(uint32_t value) {
   return value;
 }
 
-// One block for each row, which it reads twice, the second time from the cache.
+// Each block reads one row twice, the second time from the cache.
 template <typename T, int kCount>
 __global__ void __launch_bounds__(kMostThreads)
     QuantizeKernel(const T* x, uint8_t* quantized, float* scale,

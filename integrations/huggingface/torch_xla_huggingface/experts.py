@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch_xla_ext import ops
 from torch_xla_huggingface import moe
 
-# The forward of each class of experts without reads, by transformers' own forward.
+# For each class of experts, the forward without reads, by transformers' own forward.
 _loops: dict[FunctionType, FunctionType] = {}
 
 

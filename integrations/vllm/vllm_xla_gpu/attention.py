@@ -113,7 +113,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         if output_scale is not None or output_block_scale is not None:
             raise NotImplementedError("fused output quantization")
         if kv_cache.numel() == 0:
-            # Not a constant, which XLA would fold for seconds.
+            # Not a constant, because XLA would spend seconds on folding it.
             result = query if output is None else output
             return result.whole if isinstance(result, Deferred) else result
         is_fp8 = kv_cache.dtype.itemsize == 1

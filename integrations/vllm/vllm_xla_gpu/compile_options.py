@@ -7,7 +7,7 @@ import torch_xla_ext
 
 _FEW_TOKENS = 256
 _TUNED_TOKENS = 1152
-# What XLA:GPU puts into CUDA graphs by default, and the collectives of library calls.
+# The operations that XLA:GPU puts into CUDA graphs by default, and collectives.
 _IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE_FUSION,COLLECTIVES"
 
 

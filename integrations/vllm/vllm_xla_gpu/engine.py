@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from vllm_xla_gpu.steps import StartedStep
 
-# On several devices a step is shorter than the host's work from receiving a step's tokens to
-# starting the next but one.
+# On several devices, a step takes less time than the host needs from receiving a step's tokens to
+# starting the step after the next.
 _STEPS_IN_FLIGHT, _STEPS_IN_FLIGHT_OF_SEVERAL = 2, 3
 # While sequences generate and at most this many prompts wait, a step takes this many tokens, or one
 # prompt.
@@ -195,7 +195,7 @@ class XlaGpuScheduler(AsyncScheduler):
         self, request: Request, new_token_ids: list[int]
     ) -> tuple[list[int], bool]:
         if self._drafter is None:
-            # The last token got no placeholder.
+            # The last token has no placeholder.
             request.num_output_placeholders = max(request.num_output_placeholders, 1)
             return super()._update_request_with_output(request, new_token_ids)
         # AsyncScheduler's counts placeholders.

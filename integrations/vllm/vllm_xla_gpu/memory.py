@@ -118,7 +118,9 @@ class DeviceMemory:
             )
 
     def available_for_cache(self, devices: int = 1) -> int:
-        """Return the bytes for the KV caches, after the largest step has run without them.
+        """Return the bytes that are left for KV caches.
+
+        Call this after the largest step has run without caches.
 
         Args:
             devices: the number of devices that share the caches.

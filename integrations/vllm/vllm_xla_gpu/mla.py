@@ -83,7 +83,7 @@ class XlaGpuMla(AttentionImpl):
             [num_tokens, num_heads * v_head_dim] of query's dtype.
         """
         if kv_cache.numel() == 0:
-            # Not a constant, which XLA would fold for seconds.
+            # Not a constant, because XLA would spend seconds on folding it.
             return query[:, 0, :1].expand(-1, self.num_heads * self.head_dims[1])
         of_keys, of_values = (linear.weight for linear in self.kv_b_proj.sharded)
         rows = torch.cat([latent, rotated.flatten(1)], dim=-1)

@@ -220,7 +220,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
 
     @property
     def _count(self) -> int:
-        """The number of devices."""
+        """The number of devices that share the model."""
         return 1 if self._devices is None else self._devices.count
 
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
@@ -265,7 +265,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
     def _make_logits(self) -> None:
         hidden = torch.zeros(1, self.hidden_size, dtype=self.dtype, device=self.device)
         logits = self._logits_of(hidden)  # only its shape is used
-        # As vLLM names the logits' dtype for the programs that sample.
+        # vLLM's name for the logits' dtype, for the programs that sample.
         self._hidden_states_dtype = logits.dtype
         for num_seqs in self.num_reqs_paddings:
             empty = torch.zeros(num_seqs, logits.shape[1], dtype=logits.dtype)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # The seconds that a process waits for the others.
 TIMEOUT_VARIABLE = "VLLM_XLA_PROCESSES_TIMEOUT"
 _DEFAULT_TIMEOUT = 600
-# The seconds that it waits before it checks whether they are alive.
+# The seconds that a process waits before it checks whether the others are alive.
 _PATIENCE = datetime.timedelta(seconds=2)
 # Environment that changes the programs of vLLM's backend for XLA.
 _ENVIRONMENT = (
@@ -202,7 +202,7 @@ class Peers:
             if lost := plugin.lost_process():
                 raise ProcessesError(lost)
             missing = [r for r, key in enumerate(of_ranks) if not self._store.check([key])]
-            # Rank 0 has to answer, too.
+            # Rank 0 must answer, too.
             ended = [r for r in {0, *missing} if self._store.check([f"ended/{r}"])]
             if self._store.check(keys):
                 return None

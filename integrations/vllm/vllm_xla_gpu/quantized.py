@@ -189,7 +189,7 @@ def _keep(
 
 
 def _sync(weight: torch.Tensor) -> None:
-    """Compute a weight, so that there is room for the next one."""
+    """Compute a pending weight now, which frees memory for the next one."""
     if weight.device.type == "xla":
         torch_xla.sync()
 

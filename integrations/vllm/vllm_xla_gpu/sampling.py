@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vllm.v1.worker.tpu_input_batch import InputBatch
 
 _WORD = 0xFFFFFFFF
-# The bits of a float32 below 1, less one.
+# The number of random bits in a uniform float32 below 1.
 _UNIFORM_BITS = 23
 # Lower temperatures mean the best token.
 _LEAST_TEMPERATURE = 1e-5

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from vllm_xla_gpu.tensor_parallel import Devices
 
 _MOST_THREADS = 8
-# Bytes on their way, if a layer has less: a part of the free ones, between these limits.
+# How many bytes may be on their way at once: a part of the free memory, between these limits.
 _WAITING_PART, _LEAST_WAITING, _MOST_WAITING = 1 / 16, 2**29, 2**33
 
 # A part of a weight: the shards of the devices and along which dimension, or the whole and None.
@@ -114,11 +114,11 @@ class WeightStream:
         self._threads = ThreadPoolExecutor(
             min(_MOST_THREADS, len(os.sched_getaffinity(0))),
             "weights",
-            # Which each thread has for itself.
+            # Grad mode is a setting of each thread.
             initializer=torch.set_grad_enabled,
             initargs=(False,),
         )
-        # What threads do, how many bytes wait for it, and what is done with the result.
+        # Tasks of threads, how many bytes wait for each, and the function that receives its result.
         self._tasks: deque[tuple[Future[Any], int, Callable[[Any], None]]] = deque()
         self._waiting = 0  # bytes of them
         free = int(psutil.virtual_memory().available * _WAITING_PART)
@@ -254,7 +254,7 @@ def _count(module: nn.Module, weight: torch.Tensor) -> int:
 def _streamed(model: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
     """Yield layers with the weights that go to the devices when they are complete."""
     impls = [getattr(module, "impl", None) for module in model.modules()]
-    # All weights are needed for what these become.
+    # The form on the devices needs all weights of these layers.
     of_latents = {impl.kv_b_proj for impl in impls if isinstance(impl, XlaGpuMla)}
     found: set[torch.Tensor] = set()
     for module in model.modules():

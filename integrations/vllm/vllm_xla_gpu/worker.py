@@ -35,7 +35,7 @@ class XlaGpuWorker(TPUWorker):
         super().__init__(vllm_config, *args, **kwargs)
         self.start = Start()
         self._num_devices = self.parallel_config.tensor_parallel_size
-        # To vLLM there is one device: XLA divides the program.
+        # vLLM sees one device, because XLA divides the program.
         self.parallel_config.tensor_parallel_size = self.parallel_config.world_size = 1
 
     def init_device(self) -> None:
@@ -68,7 +68,7 @@ class XlaGpuWorker(TPUWorker):
         if path and not torch_xla._XLAC._xla_computation_cache_is_initialized():
             if self._peers is not None:
                 path = self._peers.program_folder(path)
-            # What another wheel or plugin compiled has other keys.
+            # Programs that another wheel or plugin compiled have different keys.
             xr.initialize_cache(path, readonly=False)
         make_runner = self._runner_class()
         self.model_runner = make_runner(self.vllm_config, self.device, self.start, devices)
@@ -96,7 +96,7 @@ class XlaGpuWorker(TPUWorker):
     def take_draft_token_ids(self) -> None:
         """Return None: the scheduler makes drafts."""
 
-    # What the GPU worker has besides add_lora.
+    # Methods that the GPU worker has in addition to add_lora.
     def remove_lora(self, lora_id: int) -> bool:
         return self.model_runner.remove_lora(lora_id)
 

@@ -417,7 +417,8 @@ void RegisterViews(torch::Library& m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&CallViewOperator>());
 }
 
-// For all devices: for the others, the kernel does the same as PyTorch's.
+// Registers kernels for all devices; for other devices than XLA's, they do the
+// same as PyTorch's.
 void RegisterForFunctionalization(torch::Library& m) {
   // factories.h
   RegisterFactories(m);
@@ -457,7 +458,7 @@ bool RegisterAll() {
   Register(c10::DispatchKey::Functionalize, RegisterForFunctionalization);
   Register(c10::DispatchKey::Meta, RegisterShapeChecks);
   Register(kViewsInsteadOfCopies, RegisterViews, "_");
-  // After the kernels, which they call.
+  // Register the checks after the kernels, which the checks call.
   Register(c10::DispatchKey::XLA, RegisterCallChecks);
   Register(c10::DispatchKey::XLA, RegisterDtypeChecks);
   Register(c10::DispatchKey::Functionalize, RegisterOutChecks);

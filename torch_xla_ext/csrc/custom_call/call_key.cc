@@ -43,7 +43,7 @@ class KeyOfValues {
  public:
   KeyOfValues(const py::object& operands, const py::object& other)
       : operands_(operands), other_(other) {
-    // A call in a program for several devices has another key.
+    // A call in a program for several devices has a different key.
     AppendBytes(torch_xla::UseVirtualDevice(/*force_spmd=*/false), &key_);
   }
 

@@ -45,7 +45,7 @@ void CheckTensors(const std::string& target, const char* argument,
   }
 }
 
-// The device that the tensors have to be on.
+// The device that the tensors must be on.
 c10::Device DeviceOf(const std::string& target, const std::string& platform,
                      const std::vector<at::Tensor>& results) {
   if (platform == kHostPlatform) return c10::Device(c10::kCPU);

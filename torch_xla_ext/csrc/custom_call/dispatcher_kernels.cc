@@ -149,7 +149,7 @@ class PreparedCalls {
   bool AppendKeys(Arguments args, std::string* key) const {
     if (!environment_ || num_reference_blocks != 0) return false;
     key->reserve(64 * args.size());
-    // A call in a program for several devices has another key.
+    // A call in a program for several devices has a different key.
     AppendBytes(torch_xla::UseVirtualDevice(/*force_spmd=*/false), key);
     for (const c10::IValue& value : args) {
       if (!AppendKey(value, key)) return false;
@@ -196,7 +196,7 @@ class PreparedCalls {
 
 namespace {
 
-// For the dispatch key XLA.
+// The kernel for the dispatch key XLA.
 class XlaKernel : public c10::OperatorKernel {
  public:
   explicit XlaKernel(std::shared_ptr<PreparedCalls> calls)
@@ -227,8 +227,8 @@ bool IsDifferentiated(const c10::IValue& value) {
          tensor._fw_grad(/*level=*/0).defined();
 }
 
-// For the dispatch key Autograd: calls that need no gradient do not enter
-// Python.
+// The kernel for the dispatch key Autograd: calls that need no gradient do not
+// enter Python.
 class AutogradKernel : public c10::OperatorKernel {
  public:
   AutogradKernel(py::object differentiate, std::vector<size_t> written)
@@ -250,8 +250,8 @@ class AutogradKernel : public c10::OperatorKernel {
       const at::AutoDispatchBelowAutograd guard;
       op.callBoxed(stack);
     }
-    // Earlier values that autograd saved are overwritten; with the version
-    // bumped, backward reports that.
+    // Values that autograd has saved are overwritten; bumping the version makes
+    // backward() report this.
     for (const at::Tensor& tensor : written) {
       if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
     }

@@ -51,9 +51,8 @@ const ComputeStream& GetComputeStream() {
   return *stream;
 }
 
-// Makes `second` wait for the work that `first` has been given so far. A wait
-// refers to the event's current state, so one event serves all waits, one at a
-// time.
+// Makes `second` wait for the work that is already in `first`. A wait refers to
+// the event's current state, so one event serves all waits, one at a time.
 void Order(const ComputeStream& ours, CUstream first, CUstream second) {
   static std::mutex& mutex = *new std::mutex;
   const CudaDriver& driver = GetCudaDriver();

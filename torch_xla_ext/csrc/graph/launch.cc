@@ -22,7 +22,7 @@
 namespace torch_xla_ext::graph {
 namespace {
 
-// A queued launch that does not wait.
+// Whether this thread is in a LazyStep that does not wait.
 thread_local bool in_lazy_step = false;
 
 struct GraphExecutor : torch::lazy::LazyGraphExecutor {
@@ -92,7 +92,7 @@ bool Computes(const Launch& launch, const torch::lazy::BackendDataPtr& data) {
                      });
 }
 
-// Called instead of executing it if an earlier one has failed.
+// Called instead of executing the program if an earlier one has failed.
 void Drop(const Launch& launch) {
   for (size_t k = 0; k < launch.written.size(); ++k) {
     if (const auto result = launch.results[k].lock()) {
@@ -131,7 +131,7 @@ struct LaunchTicket::Queue {
     }
   }
 
-  // Whether the condition holds for a program that has not been started.
+  // Whether the condition holds for any program that has not been started.
   template <typename Predicate>
   bool Any(Predicate predicate) const {
     return (current != nullptr && predicate(*current)) ||
@@ -204,8 +204,8 @@ bool LaunchTicket::WaitUntilReadable(const torch::lazy::BackendDevice& device,
   Queue* const queue = QueueOf(device);
   std::unique_lock<std::mutex> lock(queue->mutex);
   queue->Wait(&lock, [&] { return queue->run == 0 || !queue->Any(computes); });
-  // While the mutex is held, the run continues, and no other thread gets the
-  // device's lock.
+  // While the mutex is held, the run continues, and no other thread acquires
+  // the device's lock.
   return queue->run != 0 && !queue->Any(donates) && data->HasValue();
 }
 

@@ -93,7 +93,7 @@ class LazyStep {
 // The data of a written parameter before a run.
 struct Donated {
   torch::lazy::BackendDataPtr data;
-  bool is_reusable;  // made for a result
+  bool is_reusable;  // allocated for a result
 };
 
 struct Launch {

@@ -31,7 +31,7 @@ const torch::lazy::BackendDataPtr& HandleOf(
   return tensor->torch::lazy::LazyTensor::data()->handle;
 }
 
-// Whether it is one number everywhere, as torch.ones_like() makes it.
+// Whether all values of the node are one number, as in torch.ones_like().
 bool IsConstant(const torch::lazy::Node& node) {
   if (node.op().op == at::prim::Constant) return true;
   return node.op().op == at::aten::expand && IsConstant(*node.operand(0).node);
@@ -364,8 +364,8 @@ std::vector<torch::lazy::BackendDataPtr> Program::Start(
     torch::lazy::BackendDataPtr result = TakeWritten(k, free.get());
     launch->results.push_back(result);
     data_[i] = result;
-    // It has nothing else, after IsShared. SetXlaData would have each tensor's
-    // sizes computed again.
+    // IsShared has shown that the tensor has nothing but its data. SetXlaData
+    // would make each tensor's sizes be computed again.
     inputs[i].base->torch::lazy::LazyTensor::data()->handle = std::move(result);
   }
   if (donated_.size() > 1) launch->unused = donated_[donated_.size() - 2];

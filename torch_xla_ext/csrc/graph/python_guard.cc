@@ -33,8 +33,8 @@ struct PythonGuard::Node {
     kParts,       // has attributes
     kCall,        // object(value) is true
     kAbsent,      // no item
-    kPairs,  // a dictionary of `address` items in their order: of each, the
-             // children are a node of the key and one of the value
+    kPairs,       // a dictionary of `address` items in their order, with two
+             // children for each item: a node for the key and one for the value
   };
   Kind kind;
   py::object object;
@@ -72,8 +72,8 @@ std::unique_ptr<PythonGuard::Node> PythonGuard::MakeNode(
   return node;
 }
 
-// A child's value, borrowed from `value` or from `owner`; null if there is
-// none.
+// A child's value, a reference borrowed from `value` or from `owner`; null if
+// there is none.
 PyObject* PythonGuard::Get(const Node& node, PyObject* value, size_t child,
                            py::object* owner) {
   PyObject* const key = node.keys[child].ptr();

@@ -15,7 +15,8 @@ void SavedState::Save(const at::Tensor& tensor,
   Storage* const storage = StorageOf(tensor);
   torch::lazy::BackendDataPtr data = DataOf(base);
   if (owners_.count(data.get()) > 0) {
-    // For example, a clone that has not been computed yet.
+    // The data is shared, for example with a clone that has not been computed
+    // yet.
     data = CopyOf(data, storage->base().scalar_type());
   }
   // A view that was made earlier has its own values or pending operations,

@@ -128,7 +128,7 @@ torch_xla::runtime::ComputationClient* Client() {
   return torch_xla::runtime::GetComputationClientIfInitialized();
 }
 
-// torch_xla's name of a device of PyTorch's.
+// torch_xla's name for one of PyTorch's devices.
 std::string XlaNameOf(c10::Device device) {
   const auto found = Client()->LookupAddressableDevice(
       device.has_index() ? device.index() : 0);
@@ -139,7 +139,7 @@ std::string CurrentXlaName() {
   return torch_xla::bridge::GetCurrentDevice().toString();
 }
 
-// Throws std::invalid_argument unless it is torch_xla's current device.
+// Throws std::invalid_argument unless `device` is torch_xla's current device.
 void CheckDevice(c10::Device device) {
   const std::string name = XlaNameOf(device), current = CurrentXlaName();
   if (name == current) return;
@@ -164,7 +164,7 @@ void* AddressOf(const at::Tensor& tensor) {
 class Unused {
  public:
   // Deletes the data. XLA may give its memory to a later program at once, so
-  // that program has to wait for what the stream has been given.
+  // that program must wait for the work that is in the stream.
   void Delete(torch::lazy::BackendDataPtr data, uintptr_t stream) {
     try {
       XlaWaitsFor(stream);
@@ -214,7 +214,7 @@ at::Tensor CpuTensorOf(const at::Tensor& result) {
   return at::fromDLPack(torch_xla::toDLPack(result));
 }
 
-// Marks one of each two arguments that overlap if one of them is written to.
+// Of each two arguments that overlap, marks one if either is written to.
 void MarkOverlapping(const std::vector<at::Tensor>& arguments,
                      const std::vector<size_t>& written,
                      std::vector<bool>* marked) {

@@ -1,8 +1,8 @@
 // Interposes on XLAGraphExecutor::GetBufferDonors and SetBufferDonors: values
 // that are still needed are not donated, and results are written into the
 // buffers of the values that they replace (runtime_fixes/buffer_donation.h).
-// Also on Compile, which calls the second, to find programs that grow
-// (runtime_fixes/unbounded_graph.h).
+// Also interposes on Compile, which calls SetBufferDonors, to find programs
+// that grow (runtime_fixes/unbounded_graph.h).
 //
 // This works because the upstream binary calls all three through its PLT.
 #include "torch_xla_ext/csrc/runtime_fixes/buffer_donation.h"

@@ -1,5 +1,5 @@
-// Gives the errors of upstream's XLA_CHECK the text of
-// runtime_fixes/check_failed.h: the upstream binary calls this function through
+// Replaces the error messages of upstream's XLA_CHECK by those of
+// runtime_fixes/check_failed.h. The upstream binary calls this function through
 // its PLT.
 #include "torch_xla_ext/csrc/runtime_fixes/check_failed.h"
 

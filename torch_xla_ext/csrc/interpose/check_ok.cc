@@ -1,4 +1,4 @@
-// Makes XLA_CHECK_OK throw where upstream's aborts the process.
+// Makes XLA_CHECK_OK throw, where upstream's version aborts the process.
 //
 // XLA_CHECK_OK(status) is tsl's TF_CHECK_OK: when `status` is an error it calls
 // tsl::TfCheckOpHelperOutOfLine for the text, logs it and aborts. An error that

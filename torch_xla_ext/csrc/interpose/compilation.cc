@@ -1,8 +1,8 @@
-// Interposes on PjRtComputationClient::Compile: reductions become those of
-// PyTorch (runtime_fixes/reductions.h), and on the CPU, it fails before too
-// many programs crash the process (runtime_fixes/memory_mappings.h). Programs
-// can be compiled later (runtime_fixes/lowered.h), and those that gather a
-// value are compiled once (runtime_fixes/gather_programs.h).
+// Interposes on PjRtComputationClient::Compile: reductions are changed to
+// PyTorch's (runtime_fixes/reductions.h), and on the CPU, compilation fails
+// before too many programs crash the process (runtime_fixes/memory_mappings.h).
+// Programs can be compiled later (runtime_fixes/lowered.h), and those that
+// gather a value are compiled once (runtime_fixes/gather_programs.h).
 //
 // The upstream binary calls it through a vtable, which refers to it by its
 // symbol. The upstream function is called from here.

@@ -1,6 +1,6 @@
-// Interposes on functions that look up a device: a number without a device is
-// an error of one sentence, and the device of SPMD has a kind, attributes and
-// memory (runtime_fixes/devices.h).
+// Interposes on functions that look up a device: the number of a missing device
+// raises an error of one sentence, and the device of SPMD has a kind,
+// attributes and memory (runtime_fixes/devices.h).
 //
 // This works because the upstream binary calls the first one through its PLT,
 // and PjRtComputationClient's through its vtable, which refers to them by their

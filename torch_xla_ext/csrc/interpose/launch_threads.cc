@@ -40,9 +40,9 @@ const T& At(const void* object, size_t offset) {
   return *reinterpret_cast<const T*>(static_cast<const char*>(object) + offset);
 }
 
-// Whether the data are of a class that has shards.
+// Whether the data's class is the one with shards.
 bool IsSharded(const void* data) {
-  // Two words before its functions.
+  // The vtable begins two words before its functions.
   static const auto* const vtable = static_cast<const char*>(dlsym(
       RTLD_NEXT,
       "_ZTVN9torch_xla7runtime21PjRtComputationClient15PjRtShardedDataE"));

@@ -239,8 +239,8 @@ STAND_BEFORE(ReduceScatter,
       use_global_device_ids);
 }
 
-// CustomSharding: the full shape, when it goes back to it from a shard's shape.
-// The operand's hash covers only the shard's.
+// CustomSharding: the full shape, when the node goes back from a shard's shape
+// to the full one. The operand's hash covers only the shard's shape.
 STAND_BEFORE(CustomSharding,
              "_ZN9torch_xla14CustomShardingC1E" VALUE
              "RKN3xla5ShapeERKNS0_4TypeE",

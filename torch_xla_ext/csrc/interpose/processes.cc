@@ -1,4 +1,4 @@
-// Interposes on the two functions through which torch_xla makes XLA's
+// Interposes on the two functions through which torch_xla creates XLA's
 // coordination service and its client: a lost process raises an exception
 // (runtime_fixes/lost_process.h), after the time that torch_xla's environment
 // variables set. Upstream passes that time as an interval and a count, which

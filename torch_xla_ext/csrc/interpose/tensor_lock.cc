@@ -1,8 +1,8 @@
 // Interposes on the functions that collect tensors for a program, and on those
 // that read or replace a tensor's operations or sizes: several threads may do
 // both, and tensors keep their operations until they have data
-// (runtime_fixes/tensor_lock.h). Also on one that reads tensors' data while it
-// has a device's lock.
+// (runtime_fixes/tensor_lock.h). Also interposes on a function that reads
+// tensors' data while it holds a device's lock.
 //
 // This works because the upstream binary calls all of them through its PLT, and
 // numel_custom through a vtable, which refers to it by its symbol. The upstream
@@ -142,7 +142,8 @@ void XLATensor::SetIrValue(torch::lazy::Value ir_value, bool inplace,
   upstream(this, std::move(ir_value), inplace, delay_eager_execution);
 }
 
-// Upstream's multiplies the sizes in the member that the second one reads.
+// Upstream's function multiplies the sizes in the member that the next function
+// reads.
 extern "C" void SetUpSizes(c10::TensorImpl* impl) __asm__(SET_UP_SIZES);
 extern "C" int64_t NumElements(const c10::TensorImpl* impl) __asm__(
     NUM_ELEMENTS);

@@ -27,7 +27,7 @@
 
 namespace {
 
-// What this thread copies to the host.
+// The data that this thread copies to the host.
 thread_local torch::lazy::BackendDataPtr read_data;
 
 }  // namespace

@@ -47,8 +47,8 @@ struct LoadedFunction {
 LoadedFunction Load(const CudaDriver& driver, std::string_view module,
                     const std::string& kernel) {
   const RelaxedCapture relaxed(driver);
-  // A copy with the alignment, and for PTX the zero at the end, that the driver
-  // needs.
+  // A copy with the alignment that the driver needs, and for PTX with a null
+  // byte at the end.
   const std::string image(module);
   std::array<char, 4096> log = {};
   std::array<CUjit_option, 2> options = {CU_JIT_ERROR_LOG_BUFFER,
@@ -131,7 +131,7 @@ std::string BytesOf(std::string_view digits) {
   return bytes;
 }
 
-// The kernel's parameters, and the array of their addresses that CUDA takes.
+// The kernel's parameters, and the array of their addresses that CUDA expects.
 class Parameters {
  public:
   Parameters(std::string_view text, const BufferAddresses& operands,

@@ -82,7 +82,7 @@ c10::IValue AsTensorIf(const c10::TypePtr& type, const at::Scalar& number) {
   return tensor;
 }
 
-// "r2", or "r2=1" for a result that lies in operand 1's buffer.
+// Reads "r2", or "r2=1" for a result that lies in operand 1's buffer.
 at::Tensor ReadResultBuffer(const Words& words, std::string_view word,
                             const OperatorCall& call) {
   const size_t equals = word.find('=');

@@ -10,7 +10,7 @@ namespace {
 
 using xla::ffi::AnyBuffer;
 
-// The attribute with which a call says which optional operands it leaves out
+// The attribute that lists the optional operands which a call omits
 // (include/torch_xla_ext/ffi_entry.h).
 constexpr std::string_view kAbsentOperands = "absent_operands";
 

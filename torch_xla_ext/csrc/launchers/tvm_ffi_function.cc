@@ -78,7 +78,7 @@ Any CString(const char* text) {
   return any;
 }
 
-// A row-major tensor's shape, and then its strides.
+// A row-major tensor's shape, followed by its strides.
 std::vector<int64_t> ShapeAndStrides(const int64_t* shape, size_t rank) {
   std::vector<int64_t> sizes(2 * rank);
   std::copy_n(shape, rank, sizes.begin());

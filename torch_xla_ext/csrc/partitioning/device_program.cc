@@ -62,7 +62,7 @@ std::string TensorType(xla::PrimitiveType type,
   return out.str();
 }
 
-// A string attribute of any bytes.
+// A string attribute with arbitrary bytes.
 std::string StringAttribute(const std::string& bytes) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   std::string text = "\"";
@@ -77,7 +77,7 @@ std::string StringAttribute(const std::string& bytes) {
   return text + '"';
 }
 
-// A layout: the dimensions, of which the one that changes fastest is first.
+// A layout's text: the dimensions, the fastest-changing first.
 std::string Layout(const std::vector<int64_t>& slowest_first) {
   std::ostringstream out;
   out << "dense<[";

@@ -16,7 +16,7 @@
 namespace torch_xla_ext::pjrt_shim {
 namespace {
 
-// A program that runs longer than this has finished loading. The limit also
+// A program that has run longer than this has finished loading. The limit also
 // ends the wait if the program waits for a thread that is locked out.
 constexpr std::chrono::seconds kLongestWait{10};
 
@@ -143,7 +143,7 @@ PJRT_Error* Compile(PJRT_Client_Compile_Args* args) {
   return nullptr;
 }
 
-// The targets of a stored program are not known.
+// The targets of a stored program are unknown.
 PJRT_Error* DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
   if (PJRT_Error* error = GetIsolation().load(args)) return error;
   WillRunAlone(args->loaded_executable);

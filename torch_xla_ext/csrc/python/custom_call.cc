@@ -211,7 +211,7 @@ struct GpuCallArguments {
   const py::object& operand_layouts;
 };
 
-// The same, checked.
+// The checked arguments of _xla_gpu_custom_call.
 struct GpuCall {
   PreparedCall call;
   Tensors tensors;
@@ -289,7 +289,7 @@ void DefineGpuCall(py::module_& module, const char* name, Function function,
       py::arg("operand_layouts") = py::none(), doc);
 }
 
-// Whether it is a payload of torch_xla.experimental.triton, which carries a
+// Whether `payload` comes from torch_xla.experimental.triton, which carries a
 // kernel and its arguments: a bytes object with a method `call`.
 bool CallsItself(const py::object& payload) {
   return py::isinstance<py::bytes>(payload) &&

@@ -94,7 +94,7 @@ std::pair<py::bytes, std::vector<size_t>> Signature(
   return {py::bytes(text), std::move(views)};
 }
 
-// How a view was made from its base, so that it can be made again from another
+// The function that made a view from its base, and can make it from another
 // base. It owns neither tensor.
 using View = torch::autograd::ViewFunc;
 

@@ -24,7 +24,7 @@ BufferAddresses AddressesOf(const std::vector<uintptr_t>& addresses) {
           }};
 }
 
-// The launch without XLA, of arrays that are given by their addresses.
+// Launches a kernel without XLA, on arrays that are given by their addresses.
 void LaunchOnStream(const py::dict& attributes,
                     const std::vector<uintptr_t>& operands,
                     const std::vector<uintptr_t>& results, uintptr_t stream) {

@@ -23,8 +23,8 @@ namespace {
 // its '#'.
 constexpr char kOneResultSuffix[] = "#one-result";
 
-// Memory for an array of one result, of which a thread uses pages only if a
-// function writes to more than the first.
+// Memory for an array of one result. A thread uses more than its first page
+// only if a function writes there.
 class Room {
  public:
   Room()
@@ -63,8 +63,8 @@ class Room {
   void* memory_;
 };
 
-// The functions that XLA calls, each for one target. They are data of the
-// program, since XLA passes nothing but the call's own arguments.
+// The functions that XLA calls, one for each target, because XLA passes only
+// the call's own arguments.
 constexpr size_t kMostGuarded = 1024;
 
 struct GuardedTarget {
@@ -87,7 +87,7 @@ GuardedTargets& GetGuardedTargets() {
 template <size_t kIndex>
 void CallGuarded(void* out, const void** in, const char* opaque,
                  size_t opaque_len, XlaCustomCallStatus* status) {
-  // It was written before XLA got the function's address.
+  // The target was written before XLA received the function's address.
   const GuardedTarget& target = GetGuardedTargets().targets[kIndex];
   CallWithOneResult(target.function, target.name, *static_cast<void**>(out), in,
                     opaque, opaque_len, status);

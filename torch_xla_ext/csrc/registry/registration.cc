@@ -57,7 +57,7 @@ struct Targets {
   std::mutex mutex;
   FfiTargets ffi;
   std::vector<FfiType> types;
-  // By name, platform and API.
+  // The replaced functions by name, platform and API.
   Renewed renewed;
   // Whether `renewed` has entries: a traced call checks this first.
   std::atomic<bool> any_renewed{false};
@@ -100,7 +100,8 @@ std::string CurrentNameOf(const Targets& targets, const std::string& name,
   if (found != targets.renewed.end()) {
     return HloName(name, found->second.current);
   }
-  // "name#1" is the first, which XLA knows by the plain name.
+  // "name#1" is the function that was registered first, which XLA knows by the
+  // plain name.
   const size_t end = name.size() - std::min<size_t>(name.size(), 2);
   return name.compare(end, std::string::npos, "#1") == 0 ? name.substr(0, end)
                                                          : name;
@@ -189,8 +190,8 @@ void RegisterTypeWithXla(const FfiType& type) {
 
 void RegisterTypeWithClient(const Targets& targets, const FfiType& type) {
   if (targets.cuda.plugin == nullptr) return RegisterTypeWithXla(type);
-  // An id that this process's XLA assigned may be that of another type in the
-  // plugin. XLA:CPU's handlers do not run in a process with a plugin.
+  // An id that this process's XLA has assigned may belong to another type in
+  // the plugin. XLA:CPU's handlers do not run in a process with a plugin.
   const bool is_xlas = std::any_of(
       targets.types.begin(), targets.types.end(), [&](const FfiType& other) {
         return other.id == type.id && other.platform == kHostPlatform;

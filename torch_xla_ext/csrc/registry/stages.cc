@@ -160,7 +160,7 @@ const XLA_FFI_Api* FunctionsOfFirstVersion(const XLA_FFI_Api* plugin,
   const std::lock_guard<std::mutex> lock(mutex);
   XLA_FFI_Api*& api = made[{plugin, instantiates}];
   if (api == nullptr) {
-    // Also has the functions of newer versions.
+    // The copy also has the functions of newer versions.
     char* memory = new char[std::max(sizeof(*api), plugin->struct_size)]();
     std::memcpy(memory, plugin, plugin->struct_size);
     api = reinterpret_cast<XLA_FFI_Api*>(memory);
@@ -310,7 +310,7 @@ TargetFunctions FunctionsForPlugin(const std::string& name,
     replace(&result.execute, entries.execute_in_plugin);
   }
   if (functions.command_buffer_compatible && !takes_traits) {
-    // The plugin itself calls the stages before.
+    // The plugin itself calls the earlier stages.
     TargetFunctions execute;
     execute.execute = result.execute;
     execute.command_buffer_compatible = true;

@@ -70,8 +70,8 @@ bool ThreadsDonateInTurns(const torch::lazy::BackendDevice& device) {
   return threads.in_turns;
 }
 
-// Whether another thread may be making an operation of a value that is
-// computed, or of one that would be overwritten.
+// Whether another thread may be making an operation from a value that is being
+// computed, or from one that would be overwritten.
 bool AnotherThreadTraces(
     const std::vector<size_t>& donors,
     const std::vector<torch::lazy::BackendDataPtr>& parameters,

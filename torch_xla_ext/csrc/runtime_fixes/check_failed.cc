@@ -24,7 +24,7 @@ std::string CheckFailedMessage(std::string text, const char* file, int line) {
     if (first != std::string::npos) text += ": " + says.substr(first);
     text = text.substr(0, text.find_last_not_of(" \n") + 1);
   }
-  // A text of several lines ends with a newline, like upstream's.
+  // A message with several lines ends with a newline, as upstream's do.
   const char* const separator =
       text.find('\n') == std::string::npos ? " (" : "\n(";
   return text + separator + file + ":" + std::to_string(line) + ")";

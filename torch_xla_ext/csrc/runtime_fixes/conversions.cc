@@ -20,7 +20,7 @@ uint64_t ElementType(const ProtobufMessage& one) {
       .Number(hlo::shape::kElementType);
 }
 
-// The type between two others, if there is to be one.
+// The type through which a conversion must go, if any.
 std::optional<uint64_t> Between(uint64_t from, uint64_t to) {
   const bool is_complex = to == hlo::kC64 || to == hlo::kC128;
   if (from == hlo::kPred && (hlo::IsFloat(to) || is_complex)) return hlo::kU8;
@@ -35,7 +35,7 @@ bool HasDimensions(const ProtobufMessage& one) {
       .Has(hlo::shape::kDimensions);
 }
 
-// Whether a number without dimensions is rounded to 16 bits.
+// Whether a convert rounds a scalar to 16 bits.
 bool RoundsNumber(const ProtobufMessage& one, uint64_t from) {
   const uint64_t to = ElementType(one);
   return !HasDimensions(one) && (from == hlo::kF32 || from == hlo::kF64) &&
@@ -57,8 +57,8 @@ ProtobufMessage First(ProtobufMessage& one, std::string_view opcode,
   return first;
 }
 
-// The operation that comes before a convert, if there is to be one.
-// `is_of_numbers`: in a computation of numbers, such as that of a reduction.
+// The operation that must come before a convert, if any. `is_of_numbers` is
+// true in a computation of numbers, such as that of a reduction.
 std::optional<ProtobufMessage> Before(ProtobufMessage& one, uint64_t from,
                                       uint64_t id, bool is_of_numbers) {
   if (!is_of_numbers && RoundsNumber(one, from)) {

@@ -112,7 +112,7 @@ class GatheredWeights {
     return message.Serialize();
   }
 
-  // Notes what is known of an instruction after those before it.
+  // Records what follows about an instruction from the earlier ones.
   void Follow(std::string_view serialized, const ProtobufMessage& one) {
     const uint64_t id = one.Number(instruction::kId);
     const std::string_view opcode = one.Bytes(instruction::kOpcode);
@@ -162,7 +162,7 @@ class GatheredWeights {
     const bool is_dot = opcode == "dot";
     if (!is_dot && opcode != "convolution") return {};
     const Sizes operands = one.Numbers(instruction::kOperandIds);
-    // A product of two weights is not one of examples.
+    // A product of two weights does not involve examples.
     if (IsWeight(operands[0]) && IsWeight(operands[1])) return {};
     std::vector<Operand> result;
     const ProtobufMessage dimensions(
@@ -196,9 +196,9 @@ class GatheredWeights {
     one->SetNumbers(instruction::kOperandIds, operands);
   }
 
-  // The value `id` of a parameter, to be gathered for the next product; where
-  // the parameter's last gather is long ago, that of a copy, so that XLA
-  // gathers it again rather than keeping it.
+  // The value `id` of a parameter, which is gathered for the next product. If
+  // the parameter's last gather is long ago, the value of a copy instead, so
+  // that XLA gathers it again rather than keeping it.
   uint64_t ToGather(uint64_t id) {
     const uint64_t parameter = values_.at(id).parameter;
     const auto [found, is_first] = gathers_.try_emplace(parameter);
@@ -213,7 +213,8 @@ class GatheredWeights {
     return gather.is_copy ? Copied(id, &gather.copies) : id;
   }
 
-  // The same value of a copy of its parameter, behind an optimization barrier.
+  // The corresponding value of a copy of the parameter, after an optimization
+  // barrier.
   uint64_t Copied(uint64_t id, std::unordered_map<uint64_t, uint64_t>* copies) {
     if (const auto found = copies->find(id); found != copies->end()) {
       return found->second;
@@ -249,7 +250,8 @@ class GatheredWeights {
                      parameter) != batch_parameters_.end();
   }
 
-  // Whether devices whose shards differ along a dimension have other examples.
+  // For each dimension, whether devices whose shards differ along it have
+  // different examples.
   std::vector<bool> DividedAsTheBatch(const Tiling& tiling) const {
     std::vector<bool> result(tiling.rank(), false);
     for (size_t i = 0; i < tiling.devices.size(); ++i) {

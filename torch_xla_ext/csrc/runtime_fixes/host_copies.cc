@@ -11,8 +11,8 @@ namespace {
 // One thread copies as many bytes in about a millisecond.
 constexpr int64_t kFewBytes = 4 << 20;
 
-// omp_set_num_threads of the OpenMP that PyTorch uses; others may be in the
-// process. Does nothing without one.
+// Calls omp_set_num_threads of the OpenMP that PyTorch uses (the process may
+// have several). Does nothing without OpenMP.
 void SetNumThreads(int count) {
   using Function = void(int);
   static auto* const set = [] {

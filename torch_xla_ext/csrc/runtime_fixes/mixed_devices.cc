@@ -16,8 +16,8 @@
 namespace torch_xla_ext {
 namespace {
 
-// The innermost line of Python that runs, outside PyTorch and torch_xla where
-// there is one: "file:line", or "" in a thread without Python.
+// The innermost running line of Python code, if possible outside PyTorch and
+// torch_xla: "file:line", or "" in a thread without Python.
 std::string UsersLine() {
   std::string innermost;
   const pybind11::gil_scoped_acquire gil;

@@ -118,8 +118,8 @@ class PartitionedOperands {
     }
   }
 
-  // The operands of a scatter are as many tensors as it has updates, with the
-  // indices between them.
+  // A scatter's operands are its tensors, then the indices, then as many
+  // updates.
   void NarrowIndices(ProtobufMessage* scatter) {
     std::vector<uint64_t> operands = scatter->Numbers(instruction::kOperandIds);
     const size_t place = operands.size() / 2;
@@ -134,8 +134,8 @@ class PartitionedOperands {
     const std::string wide = type.Serialize();
     ProtobufMessage narrow = type;
     narrow.SetNumber(shape::kElementType, hlo::kS32);
-    // Not by a clamp operation: XLA's passes do not expect its operands of
-    // other sizes.
+    // This does not use a clamp operation, because XLA's passes do not expect
+    // operands of different sizes in it.
     const uint64_t raised =
         Add("maximum", wide, {operands[place], Everywhere(-1, wide)});
     const uint64_t clamped =
@@ -222,7 +222,8 @@ class PartitionedOperands {
     one->SetNumbers(instruction::kOperandIds, operands);
   }
 
-  // The operand, replicated except in these dimensions, which XLA decides.
+  // The operand, replicated except in these dimensions, whose sharding XLA
+  // decides.
   uint64_t WholeBut(uint64_t operand, std::vector<uint64_t> dimensions) {
     std::sort(dimensions.begin(), dimensions.end());
     std::string numbers;
@@ -237,8 +238,8 @@ class PartitionedOperands {
     return id;
   }
 
-  // A new instruction of the computation that is being changed; `message` has
-  // what no other instruction has.
+  // Adds an instruction to the computation that is being changed, and returns
+  // its id; `message` has the fields that only this kind of instruction has.
   uint64_t Add(std::string_view opcode, const std::string& shape,
                const std::vector<uint64_t>& operands,
                ProtobufMessage message = {}) {

@@ -16,7 +16,7 @@ size_t Hash(const std::string& text) {
   return torch::lazy::HashReduce(torch::lazy::Hash(text));
 }
 
-// Read once, like in upstream.
+// Read once, as in upstream.
 size_t EnvironmentHash() {
   static const size_t hash = [] {
     std::string text;

@@ -15,7 +15,7 @@ std::optional<uint64_t> pending;  // only until there is a client
 // More than the number of a process's devices, whose ids may have gaps.
 constexpr int kMaxLocalDevices = 64;
 
-// Without bridge::GetBackendDevices(), which may be making the client.
+// Does not call bridge::GetBackendDevices(), which may be creating the client.
 void SetSeeds(uint64_t seed) {
   auto* const executor = torch_xla::XLAGraphExecutor::Get();
   const auto* const client =
@@ -41,8 +41,8 @@ void SeedNewDevices() {
 }  // namespace
 
 void SeedAllDevices(uint64_t seed) {
-  // The device of sharded programs needs no client. It may ask for one while
-  // its seed is locked: SeedNewDevices must not set it.
+  // The device of sharded programs needs no client. It may create one while its
+  // seed is locked, so SeedNewDevices must not set it.
   torch_xla::XLAGraphExecutor::Get()->SetRngSeed(
       torch_xla::ParseDeviceString("SPMD:0"), seed);
   {

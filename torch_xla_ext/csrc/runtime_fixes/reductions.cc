@@ -198,7 +198,8 @@ class Corrections {
     return new_id;
   }
 
-  // A new instruction of the computation that is being corrected.
+  // Adds an instruction to the computation that is being corrected, and returns
+  // its id.
   uint64_t Add(std::string_view opcode, const std::string& shape,
                const std::vector<uint64_t>& operands,
                std::optional<uint64_t> id = std::nullopt,
@@ -263,7 +264,7 @@ class Corrections {
   }
 
   // The constant with infinity in place of the largest finite number; nothing
-  // if it is another constant.
+  // for other constants.
   static std::optional<std::string> Infinite(std::string_view constant,
                                              bool is_negative) {
     ProtobufMessage value(
@@ -303,8 +304,8 @@ class Corrections {
     return one.Serialize();
   }
 
-  // Which of two values is the extremum, or whether they are equal, if NaN is
-  // the extremum and equals itself.
+  // Changes the comparison of two values so that NaN is the extremum and equals
+  // itself.
   void CompareNans(ProtobufMessage one) {
     const uint64_t id = one.Number(instruction::kId);
     const std::string result(one.Bytes(instruction::kShape));

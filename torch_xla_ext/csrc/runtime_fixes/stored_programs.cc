@@ -39,8 +39,8 @@ torch::lazy::hash_t FileHash(const void* function) {
   return hash;
 }
 
-// Whether it is a custom call for which XLA's CPU compiler emits code itself.
-// Inside a string, quotes are escaped, so they do not match.
+// Whether an instruction is a custom call for which XLA's CPU compiler emits
+// the code. Inside a string, quotes are escaped, so they do not match.
 bool IsXlasOwn(std::string_view instruction) {
   constexpr std::string_view kOwn[] = {"custom_call_target=\"TopK\"",
                                        "custom_call_target=\"SliceToDynamic\""};

@@ -48,12 +48,13 @@ void KeepLiveTensors(Readers* readers) {
   }
 }
 
-// Autograd's thread works for the one that waits for it.
+// Whether this is a thread of autograd, which works for the thread that waits
+// for it.
 bool IsAutograds() {
   return torch::autograd::get_current_graph_task_id() != -1;
 }
 
-// The caller has the TensorLock.
+// The caller must hold the TensorLock.
 void NoteReader(int64_t tensor_id) {
   if (IsAutograds()) return;
   Readers& readers = GetReaders();

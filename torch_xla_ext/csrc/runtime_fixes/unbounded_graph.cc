@@ -24,7 +24,7 @@ struct Operands : Node {
   }
 };
 
-// Programs that contain one another, as far as they were compiled.
+// The last compiled programs, each of which contains the one before.
 struct Chain {
   static constexpr size_t kMaxSamples = 64;
 
@@ -94,7 +94,8 @@ void FindGrowth(const std::vector<const Node*>& post_order) {
       chain.Sample(post_order);
       return;
     }
-    // Otherwise a second value of one step, such as an accuracy after the loss.
+    // A program that is hardly larger is for a second value of one step, such
+    // as an accuracy after the loss.
     const size_t size = post_order.size();
     if (size < chain.size + chain.size / 8 + 1) return;
     chain.Sample(post_order);

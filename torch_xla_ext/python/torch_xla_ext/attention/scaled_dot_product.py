@@ -80,7 +80,7 @@ def _attention(
 def _is_supported(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
 ) -> bool:
-    """Return whether cuDNN or the matmuls compute the same as PyTorch, whatever the mask."""
+    """Return whether cuDNN or one_query.py computes the same as PyTorch, whatever the mask."""
     if torch_xla.runtime.device_type() != "CUDA" or not _allows_fused_kernels():
         return False
     if type(query) not in _TENSORS:  # a subclass may compute anything

@@ -18,7 +18,7 @@ from xla_kernels.signature import ffi_attributes, untyped_payload
 from xla_kernels.signature.schema import ArrayType, Schema
 from xla_kernels.traits import NONE, Traits
 
-# Caches targets and APIs. A registration is never undone.
+# Targets and APIs that are known to be registered; a registration is never undone.
 _known: set[tuple[str, str]] = set()
 
 

@@ -50,8 +50,8 @@ def register() -> None:
     from torch_xla.experimental import custom_kernel as module
 
     for name in _functions():
-        # Upstream's implementation for XLA tensors calls the replaced function. It has to run above
-        # autograd: below, the function's gradient is lost, with a warning.
+        # Upstream's implementation for XLA tensors calls the replaced function. It must run above
+        # autograd; below, the function's gradient is lost, with a warning.
         if (operator := getattr(module, name + "_xla", None)) is not None:
             for key in ("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "AutogradXLA"):
                 _LIBRARY.impl(name, operator, key)

@@ -16,7 +16,7 @@ from torch_xla_ext.graph.guards import is_plain, same_plain
 from torch_xla_ext.graph.tensors import Description, argument_names
 
 _XLAC = torch_xla._XLAC
-# By their handles.
+# Dictionaries of global hooks, by their handles.
 _GLOBAL_HOOKS = [
     value
     for name, value in vars(torch.nn.modules.module).items()

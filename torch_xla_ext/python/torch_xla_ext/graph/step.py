@@ -147,7 +147,8 @@ class CapturedStep(CopiedStep):
         if getattr(_tracing, "active", False):
             return self._function(*args, **kwargs)  # a part of the step that is being captured
         if not _lock.acquire(blocking=False):
-            # A thread of autograd that runs a part of the step that another one captures.
+            # This is a thread of autograd that runs a part of the step that another thread
+            # captures.
             if _trace_runs and torch._C._current_autograd_node() is not None:
                 return self._function(*args, **kwargs)
             _lock.acquire()

@@ -273,7 +273,7 @@ def describe(tensor: torch.Tensor) -> str:
 def answers_as_compiling() -> Iterator[None]:
     """Make torch.compiler.is_compiling() true in this thread, except in PyTorch's own code.
 
-    Libraries check it before they read a value: `if not is_compiling() and mask.all()`. PyTorch's
+    Libraries call it before they read a value: `if not is_compiling() and mask.all()`. PyTorch's
     own code is excepted, because its optimizers would then round differently.
     """
     original, tracing = torch.compiler.is_compiling, threading.get_ident()

@@ -25,7 +25,7 @@ from xla_kernels.operator.tensor_checks import Tensors, Value
 from xla_kernels.signature import untyped_payload
 from xla_kernels.signature.schema import ArrayType
 
-# Caches targets, platforms and APIs. A registration is never undone.
+# Targets, platforms and APIs that are known to be registered; this is never undone.
 _registered: set[tuple[str, str, str]] = set()
 
 

@@ -119,7 +119,7 @@ def register_type_of_library(name: str, library: ctypes.CDLL, platform: str) -> 
     if (type_id := libraries.function_of(library, name + _TYPE_ID)) is None:
         return
     register_ffi_type(
-        # A library that was rebuilt has another type.
+        # A rebuilt library has a different type.
         f"{name} of {library._name}",
         type_id,
         type_info=libraries.function_of(library, name + _TYPE_INFO),

@@ -27,7 +27,7 @@ def initialize(original: Callable[..., None]) -> Callable[..., None]:
         if device_type != "cuda" or not _is_gpu():
             original(self, device_type, dtype, enabled, cache_enabled)
             return
-        # PyTorch asks its own CUDA, which it may lack, for bfloat16 support.
+        # For bfloat16 support, PyTorch queries its own CUDA, which it may lack.
         original(self, device_type, torch.float16, enabled, cache_enabled)
         self.fast_dtype = torch.get_autocast_dtype(device_type) if dtype is None else dtype
 

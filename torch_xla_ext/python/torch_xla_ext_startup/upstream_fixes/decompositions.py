@@ -15,7 +15,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch.autograd import forward_ad
 
-# Those whose decompositions are made of operators with gradients: torch._decomp.decompositions,
+# Operators whose decompositions consist of differentiable operators: torch._decomp.decompositions,
 # not torch._refs. tests/aten_overrides/decompositions_test.py compares each with the CPU's.
 _OPERATORS = (
     "_adaptive_avg_pool2d",
@@ -43,7 +43,7 @@ _OPERATORS = (
 _FOR_GRADIENTS = ("upsample_bilinear2d", "upsample_nearest2d", "upsample_trilinear3d")
 
 _ADAPTIVE_POOL = torch.ops.aten._adaptive_avg_pool2d.default
-# PyTorch's kernels take operands of one dtype; their decompositions convert.
+# PyTorch's kernels require operands of one dtype; the decompositions would convert them.
 _OF_ONE_DTYPE = ("addmv", "grid_sampler_2d")
 _NEAREST = 1  # an interpolation mode of grid_sampler_2d
 

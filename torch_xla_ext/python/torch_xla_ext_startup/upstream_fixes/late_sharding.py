@@ -42,7 +42,7 @@ def mark_sharding(
                     f"{spec} already: to change it, first call "
                     "torch_xla.distributed.spmd.clear_sharding(tensor) first"
                 ) from None
-        # The program that computes the value may still have to be started.
+        # The program that computes the value may not have been started yet.
         _XLAC._xla_wait_device_ops([])
         if _XLAC._get_xla_sharding_spec(tensor):
             _XLAC._xla_clear_sharding(tensor)

@@ -26,7 +26,7 @@ DTYPES = {torch.float16: "F16", torch.bfloat16: "BF16"}
 HEAD_DIM_MULTIPLE = 8
 
 
-# The largest head_dim: that of every GPU, until `look_at_gpu` is called.
+# The largest supported head_dim; until `look_at_gpu` is called, the one that every GPU supports.
 max_head_dim = 128
 
 

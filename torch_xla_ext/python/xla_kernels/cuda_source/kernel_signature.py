@@ -249,7 +249,10 @@ class Signature:
             array = bound.values[word]
             parameter.check_dtype(where, array.dtype)
             if not parameter.is_written:
-                raise TypeError(f"{where} is {parameter.type}, through which no result is written")
+                raise TypeError(
+                    f"{where} is {parameter.type}, through which no result is written: "
+                    "declare a non-const pointer"
+                )
             return Argument(array, launches.result(bound.results[word]))
         if word in bound.operands:
             parameter.check_dtype(where, bound.values[word].dtype)
@@ -264,7 +267,9 @@ class Signature:
             declared = next(each for each in self.schema.arguments if each.name == stride[1])
             return Argument(declared.strides(array.shape)[dim] if array is not None else 0)
         if word not in bound.values:
-            raise ValueError(f"{where}: the size {word} does not follow from the arguments")
+            raise ValueError(
+                f"{where}: the size {word} is unknown: no operand or parameter gives it"
+            )
         value = bound.values[word]
         # Kernels that are compiled for their arguments' types are compiled for the declared types.
         types = [p.type for p in self.schema.parameters if p.name == word and value is not None]

@@ -131,7 +131,8 @@ def _launch(
     for name, tensor in tensors.items():
         if not _is_xla(tensor):
             raise TypeError(
-                f"{function.fn.__name__}: {name} is on {tensor.device}, but other tensors are XLA's"
+                f"{function.fn.__name__}: {name} is on {tensor.device}, but other tensors are "
+                "XLA's: move it to the XLA device"
             )
     # torch does not analyze kernels with tuples of tensors, nor all uses of descriptors.
     written = list(tensors)

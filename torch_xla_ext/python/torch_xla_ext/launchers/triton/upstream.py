@@ -28,7 +28,7 @@ _TARGET = "triton_kernel_call"
 
 
 class Payload(bytes):
-    """A kernel with its arguments; _xla_gpu_custom_call replaces the tensors among them."""
+    """A kernel with its arguments, whose tensors _xla_gpu_custom_call replaces by the call's."""
 
     kernel: Kernel
     grid: Grid
