@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SUITE = "forky-r1"
-# What bazelw needs of the machine: its PATH has nothing else, and so no Bazel of the machine's.
+# The machine's programs that bazelw needs. Its PATH has nothing else, and so no installed Bazel.
 TOOLS = ("bash", "cat", "dirname", "env", "g++", "python3", "sh", "timeout")
 
 

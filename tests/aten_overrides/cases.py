@@ -32,8 +32,8 @@ def seed(number: int = 0) -> None:
     random.seed(number)
 
 
-# What PyTorch does at each sample. It looks through the stack, and all modules, for a unittest: 39%
-# of the sweep's time.
+# PyTorch calls this for each sample, to search the stack and all modules for a unittest, which
+# would take 39% of the sweep's time.
 core.extract_test_fn = common_utils.extract_test_fn = lambda: None
 common_utils.set_rng_seed = seed
 
@@ -57,7 +57,7 @@ class Mode:
     dtypes: tuple[str, ...]
     is_compiled: bool = False  # under torch.compile(backend="openxla") instead of lazily
     has_gradients: bool = False  # forward, then backward: the gradients are compared
-    # Of an operator with more samples, so many are run, from the first to the last.
+    # The number of an operator's samples that are run, if it has more: evenly spread over all.
     most: int = 48
 
 
@@ -103,7 +103,7 @@ _RANDOM = (
     "torch.ops.aten._flash_attention_forward",
     "uniform",
 )
-# These return memory that nothing was written to.
+# Operators that return memory to which nothing was written.
 _UNINITIALIZED = (
     "empty",
     "empty_like",
@@ -114,7 +114,7 @@ _UNINITIALIZED = (
     "resize_",
     "resize_as_",
 )
-# Of these, only dtypes and shapes are compared.
+# Operators of whose results only dtypes and shapes are compared.
 WITHOUT_NUMBERS = frozenset(_RANDOM + _UNINITIALIZED)
 
 # By how much the tolerances grow.

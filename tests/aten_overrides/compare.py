@@ -29,7 +29,7 @@ class Tolerance:
         return Tolerance(self.relative * factor, self.absolute * factor)
 
 
-# Of 16-bit numbers, two units in the last place, and one of the largest number.
+# For 16-bit numbers: two units in the last place, and one unit of the largest number.
 TOLERANCES = {
     torch.bfloat16: Tolerance(2**-6, 2**-7),
     torch.float16: Tolerance(2**-9, 2**-10),
@@ -145,7 +145,7 @@ def _values(found: torch.Tensor, expected: torch.Tensor, limits: _Limits) -> str
     if not ordinary.any():
         return None
     if limits.ulps is not None:
-        # What cancels is as exact as a sum in float32.
+        # Where terms cancel, the result is as exact as a sum in float32.
         limit = limits.ulps * torch.maximum(
             _unit(expected), _unit(expected[ordinary].abs().max()) / 256
         )

@@ -31,7 +31,7 @@ NAMES = {
     "renorm",
 }
 OPERATORS = {name: op for name, op in cases.operators().items() if op.name in NAMES}
-# What PyTorch has no decomposition of, or one that is wrong for infinities.
+# Operators that PyTorch does not decompose, or decomposes wrongly for infinities.
 ON_HOST = {
     "aten::_adaptive_avg_pool3d",
     "aten::_adaptive_avg_pool3d_backward",

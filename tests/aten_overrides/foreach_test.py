@@ -8,7 +8,7 @@ import torch_xla
 
 Lists = list[torch.Tensor]
 
-# Of two lists, whose first is written to.
+# Functions of two lists that write to the first.
 IN_PLACE: dict[str, Callable[[Lists, Lists], object]] = {
     "add": lambda a, b: torch._foreach_add_(a, b, alpha=2),
     "sub": lambda a, b: torch._foreach_sub_(a, b),

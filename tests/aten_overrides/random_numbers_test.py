@@ -68,7 +68,7 @@ def test_distributions(name: str, way: str, dtype: torch.dtype) -> None:
     result = run_by(way, draw)(ones.to("xla")).cpu()
     assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
     result, expected = result.flatten(), expected.flatten()
-    # Of equal distributions, one pair of samples in 10,000 is farther apart.
+    # If the distributions are equal, one pair of samples in 10,000 is farther apart.
     assert distance(result.float(), expected.float()) < 2.23 * (2 / len(expected)) ** 0.5
     assert result.isfinite().all()
     result, expected = result.double(), expected.double()

@@ -9,7 +9,7 @@ from testing.ways import run_by
 
 LAST = torch.channels_last
 
-# Of a tensor of shape (2, 3).
+# Functions of a tensor of shape (2, 3).
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "contiguous": lambda x: x.contiguous(),
     "t.contiguous": lambda x: x.t().contiguous(),

@@ -10,7 +10,7 @@ namespace ffi = xla::ffi;
 
 namespace {
 
-// Of two functions, which write to `out` what they compute of each element.
+// PTX with two functions that compute each element of `out`.
 constexpr char kPtx[] = R"(
 .version 7.0
 .target sm_80

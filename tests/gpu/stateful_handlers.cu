@@ -33,7 +33,8 @@ ffi::Error Launch(cudaStream_t stream, Floats x, FloatResult out, double scale,
                               : ffi::Error::Internal(cudaGetErrorString(error));
 }
 
-// What has been called, by CountGpuCalls. XLA compiles and runs in threads.
+// How often each stage has been called; CountGpuCalls returns it. XLA compiles
+// and runs in threads.
 enum Count {
   kInstantiated,
   kPrepared,

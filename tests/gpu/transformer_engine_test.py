@@ -12,7 +12,7 @@ from torch import Tensor
 import torch_xla_ext
 
 ROWS, WIDTH = 300, 1024
-# What TransformerEngine has cuBLAS use on an H100, and 256 bytes by which it aligns this.
+# The workspace that TransformerEngine gives cuBLAS on an H100, and 256 bytes to align it.
 CUBLAS_WORKSPACE = (32 << 20) + 256
 
 

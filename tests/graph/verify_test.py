@@ -208,8 +208,8 @@ def test_an_error_of_the_function_is_its_own() -> None:
     assert total.tolist() == [2]
 
 
-# What neither the comparison at each call nor a trace can see before the next trace: the list in
-# docs/performance.md, "The contract".
+# Changes that neither the comparison at each call nor a trace sees before the next trace: the list
+# in docs/performance.md, "The contract".
 
 
 def big_host_memory() -> tuple:

@@ -262,7 +262,7 @@ def test_a_transform_is_refused_and_not_lost(
     x = torch.zeros(3).to(device)
     with pytest.raises(NotImplementedError, match=f"'TestIncrement' .*{text}.*define_operator"):
         call(x)
-    # What is not transformed may be called inside.
+    # A call inside a transform is allowed if its tensors are not transformed.
     with torch.autograd.forward_ad.dual_level():
         assert increment(x).cpu().tolist() == [1, 1, 1]
     results = torch.vmap(lambda row: row + increment(x))(torch.zeros(2, 3).to(device))

@@ -183,7 +183,7 @@ class FfiAttributes {
   XLA_FFI_Attrs all_ = {};
 };
 
-// What differs between calls.
+// The fields that differ between calls.
 struct Call {
   size_t frame_size = XLA_FFI_CallFrame_STRUCT_SIZE;
   XLA_FFI_ExecutionStage stage = XLA_FFI_ExecutionStage_EXECUTE;
@@ -193,7 +193,7 @@ struct Call {
   Attributes attributes;
 };
 
-// What was launched, or the error.
+// Returns a text of the launch, or the error.
 std::string Run(XLA_FFI_Handler* entry, const Call& call) {
   float numbers[2] = {3, 5};
   int64_t dims[1] = {2};

@@ -8,7 +8,7 @@ from torch_xla_ext import register_kernel
 
 LIBRARY = os.environ["GATHER_KERNELS"]
 PARAMETERS = {"window": 7, "offset": 1, "factor": 0.5, "bias": 1.5, "negate": False}
-# Of TestOptions: one of each type.
+# Attributes for TestOptions, one of each type.
 OPTIONS = {
     "mode": 'same "é"',
     "shifts": (1, -2, 2**62),

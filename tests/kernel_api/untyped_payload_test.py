@@ -160,8 +160,8 @@ def test_truncated(length: int) -> None:
     assert text.startswith("payload: truncated" if length else "payload: is empty")
 
 
-# Of a payload: where it is changed, and to what. The header has 16 bytes; then each array has a
-# dtype, a rank and its dimensions, first those of table.
+# Where a payload is changed, the bytes put there, and the error. The header has 16 bytes; then each
+# array has a dtype, a rank and its dimensions, beginning with `table`.
 CHANGED = {
     "magic": (0, b"\2", "expected the magic byte 1 but got 2"),
     "version": (1, b"\2", "expected version 1 but got 2"),

@@ -50,7 +50,7 @@ def expected(x: Tensor, weight: Tensor) -> Tensor:
 def test_a_launch(x: Tensor, weight: Tensor, device: torch.device) -> None:
     y = torch.empty(4, 100, device=device)
     kernels.rms_norm[(4,)](x.to(device), weight.to(device), y, 100, 0.5, BLOCK=128)
-    # Of three tensors it writes to one.
+    # The kernel writes to one of its three tensors.
     assert hlo(y).count("output_to_operand_aliasing") <= 1
     torch.testing.assert_close(y.cpu(), expected(x, weight))
 

@@ -76,7 +76,7 @@ def run_multi_queries_paged_attention(device: str, function: Callable[..., torch
     torch.testing.assert_close(result.cpu()[:, 0], attended_pages())
 
 
-# What other tests have: upstream_test.py and grouped_matmul_test.py.
+# Operators that upstream_test.py and grouped_matmul_test.py test.
 ELSEWHERE = ["gmm", "quantized_matmul_int8", "ragged_paged_attention"]
 RUN = {
     "flash_attention": run_flash_attention,

@@ -1,4 +1,4 @@
-// What the fake plugin recorded about its calls.
+// A record of the fake plugin's calls.
 #ifndef TESTS_PJRT_SHIM_FAKE_PLUGIN_H_
 #define TESTS_PJRT_SHIM_FAKE_PLUGIN_H_
 

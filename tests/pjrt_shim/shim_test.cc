@@ -1,4 +1,4 @@
-// Which plugins are loaded, and why others are refused.
+// Tests which plugins are loaded, and why others are refused.
 #include "torch_xla_ext/csrc/pjrt_shim/shim.h"
 
 #include <string>

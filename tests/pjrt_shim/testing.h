@@ -30,7 +30,7 @@ void ExpectText(const std::string& text, const std::string& part,
 // The text of what `function` throws; "" if it throws nothing.
 std::string Thrown(const std::function<void()>& function);
 
-// Those of the plugin at `path`, which is loaded.
+// The record of the calls of the plugin at `path`, which must be loaded.
 FakeObservations* Observations(const std::string& path);
 
 // The text of an error, which is destroyed.

@@ -10,7 +10,7 @@
 
 namespace {
 
-// What happened, a line for each call.
+// A line for each call of the driver.
 std::string& Log() {
   static auto& log = *new std::string;
   return log;
@@ -46,7 +46,7 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   *device = ordinal;
   return CUDA_SUCCESS;
 }
-// Of the attributes only the compute capability is asked: 9.0.
+// Callers ask only for the compute capability, which is 9.0.
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
                               CUdevice) {
   *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 : 0;

@@ -128,7 +128,7 @@ def test_no_plugin(machine: Machine) -> None:
     [
         ("older", "has PJRT API 0.69, but torch_xla 2.8.1 needs 0.70 or newer"),
         ("no_extension", "has no custom-call extension"),
-        # What the plugin itself says when it makes its client.
+        # The plugin's own error when it creates its client.
         ("equal", "fake plugin: no client"),
         ("newer", "fake plugin: no client"),
     ],
@@ -139,7 +139,7 @@ def test_plugins(machine: Machine, kind: str, text: str) -> None:
     assert output.count(text) == 2
 
 
-# What the fake plug-in behind the shim, or at {path}, has seen.
+# Prints the calls of the fake plugin, behind the shim or at {path}.
 PLUGIN = """
 import ctypes, torch_xla
 from testing.xla import capsule

@@ -464,8 +464,7 @@ def test_attention_of_cudnn(
     assert [bool(groups) for groups in backward.sums] == [False, not is_divided, not is_divided]
 
 
-# Which dimensions of x, w and ranges are sharded, and the part of w that a device then has, of
-# [4, 16, 24].
+# Shardings of x, w and ranges, and the shape of a device's part of w, whose shape is [4, 16, 24].
 _GROUPED = {
     "groups": ((None, None), ("model", None, None), ("model", None), lambda n: (4 // n, 16, 24)),
     "inner": ((None, "model"), (None, None, "model"), (None, None), lambda n: (4, 16, 24 // n)),

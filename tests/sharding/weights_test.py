@@ -127,7 +127,7 @@ def test_backward_passes_gather_again_what_was_gathered_long_before(is_checkpoin
     found = collectives_of(model, tokens, mesh, ("fsdp",), ("fsdp",))
     gathers = [each for each in found if each.startswith(f"all-gather f32[{WIDTH},{WIDTH}]")]
     # The last three of sixteen weights may be kept: an eighth is gathered between their products.
-    # What is computed again takes its weight as the backward pass does.
+    # Recomputed layers use the weight that was gathered for the backward pass.
     assert 16 + 13 <= len(gathers) <= 16 + 16
 
 

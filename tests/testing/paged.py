@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 FP8 = torch.float8_e4m3fn
-# Of the operators' results, relative to the reference's norm.
+# Tolerances of the operators' results, relative to the reference's norm.
 TOLERANCES = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 5e-6}
 
 

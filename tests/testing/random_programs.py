@@ -12,9 +12,8 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-# What a line may be. {x}, {y}, {z}: tensors; {d}, {e}: dimensions; {n}: a small integer; {s}: a
-# number; {t}: a dtype; {b}: a bool; {i}: an integer tensor of one dimension;
-# {a}, {m}, {f}: other numbers.
+# Possible lines. {x}, {y}, {z}: tensors; {d}, {e}: dimensions; {n}: a small integer; {s}: a number;
+# {t}: a dtype; {b}: a bool; {i}: an integer tensor of one dimension; {a}, {m}, {f}: other numbers.
 _VALUES = """
 {x} + {y}
 {x} - {y}

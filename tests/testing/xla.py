@@ -10,7 +10,7 @@ import torch_xla
 from torch_xla.debug import metrics
 
 XLAC = torch_xla._XLAC
-# What targets are registered for on the device that the tests run on.
+# The platform for which tests register targets.
 PLATFORM = "CUDA" if os.environ.get("PJRT_DEVICE") == "CUDA" else "Host"
 
 

@@ -94,7 +94,7 @@ def meshes() -> list[xs.Mesh]:
     return [xs.Mesh(np.arange(4), (4,), ("a",)), xs.Mesh(np.arange(4), (2, 2), ("a", "b")), turned]
 
 
-# Of which mesh, and how: whole, along some axes only, with axes in another order, and not at all.
+# The mesh and the partition spec: over all devices, some axes, axes in a different order, and none.
 SPECS = [
     (0, ("a", None)),
     (1, ("b", "a")),

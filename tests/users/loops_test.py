@@ -143,7 +143,7 @@ def writes(x: torch.Tensor) -> torch.Tensor:
     return x.add_(1)
 
 
-# What one traced iteration cannot repeat, and a part of the error.
+# Bodies that one traced iteration cannot repeat, and a part of the error.
 REFUSED = {
     "a read": (lambda x, _: x + x.sum().item(), "reads the value"),
     "a branch": (lambda x, _: x + 1 if x.sum() > 0 else x, "reads the value"),

@@ -29,7 +29,7 @@ def write_to_a_view(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
-# What JAX cannot trace as PyTorch computes it, and the reason that is given.
+# Functions that JAX cannot trace with PyTorch's results, and the reason in the message.
 CASES: dict[str, tuple[Callable, list, torch.dtype, str]] = {
     "int64": (lambda x: x + 1, [2**40, 1], torch.int64, "an argument is of torch.int64"),
     "float64": (lambda x: x / 3, FLOATS, torch.float64, "an argument is of torch.float64"),

@@ -19,7 +19,7 @@ import torch_xla_ext
 from torch_xla_ext import ops
 
 SIZE = 64
-# What an untyped call is not.
+# The text that makes a call typed; removed for an untyped call.
 PAYLOAD = ", api_version=API_VERSION_TYPED_FFI"
 _POINTERS = ctypes.POINTER(ctypes.c_void_p)
 

@@ -103,7 +103,7 @@ WRONG: dict[type[Exception], list[tuple[dict[str, object], str]]] = {
     ],
 }
 
-# What XLA:GPU reads as its own message, and what only looks like it.
+# Payloads that XLA:GPU reads as its own message, and some that only look like one.
 JSON_PAYLOADS = [
     b"{}",
     "{}",

@@ -53,7 +53,7 @@ GPU_CHANGES = [
     {"output_shapes": [[4, 4]]},
     {"output_dtypes": [torch.float64]},
 ]
-# Of a call with two results, the first of them 4 by 4.
+# Layouts of a call with two results, the first of which is 4 by 4.
 LAYOUT_CHANGES = [
     {"result_layouts": {0: (0, 1)}},
     {"result_layouts": {0: (1, 0)}},

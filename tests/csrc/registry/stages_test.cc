@@ -43,7 +43,7 @@ int failures = 0;
     ++failures;                                                      \
   }
 
-// What the stand-in was given.
+// The values that the stand-in received.
 void* state = nullptr;
 int64_t state_type = 0;
 bool refuses_states = false;

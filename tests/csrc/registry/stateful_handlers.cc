@@ -12,7 +12,7 @@ namespace ffi = xla::ffi;
 using Floats = ffi::Buffer<ffi::F32>;
 using Result = ffi::Result<Floats>;
 
-// What has been called, by CountCalls.
+// How often each stage has been called; CountCalls returns it.
 struct Counts {
   int64_t instantiated;
   int64_t prepared;

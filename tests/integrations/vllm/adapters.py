@@ -9,7 +9,7 @@ import transformers
 from vllm.lora.request import LoRARequest
 
 ALPHA = 16
-# Of each adapter: rank, and which it has of a layer's linear modules (of Llama q, k, v, o, gate, up
+# Each adapter's rank, and the layer's linear modules that it changes (in Llama q, k, v, o, gate, up
 # and down).
 ADAPTERS = {"all": (4, slice(None)), "few": (8, slice(0, 4, 2)), "third": (2, slice(-2, None))}
 

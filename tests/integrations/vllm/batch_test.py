@@ -21,9 +21,9 @@ from vllm_xla_gpu.compile_options import step_options
 
 PAGE_SIZE = 8
 SHAPE = BatchShape(num_tokens=32, num_seqs=6, pages_per_seq=5)
-# Of each sequence: tokens that the cache has, and those of the step.
+# For each sequence: the number of tokens in the cache, and in the step.
 COMPUTED, NEW = np.array([0, 13, 39, 8]), np.array([9, 1, 1, 12])
-# Of each sequence: tokens that the host knows, and the row in the step before.
+# For each sequence: the number of tokens that the host knows, and its row in the previous step.
 TOKENS, ROWS = np.array([9, 13, 39, 30]), np.array([KNOWN, 4, 0, 2])
 
 

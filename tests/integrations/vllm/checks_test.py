@@ -92,7 +92,7 @@ def test_speculation(options: dict[str, object], text: str, models: Path) -> Non
     assert text in _refusal(model, **options)
 
 
-# Of a checkpoint's config.json.
+# quantization_config of a checkpoint's config.json.
 BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [64, 64]}
 INT8 = families.compressed_tensors("int")
 

@@ -82,7 +82,7 @@ def _scaled(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-# What a model may do to the queries instead.
+# Other changes that a model may make to the queries.
 @torch.no_grad()
 @pytest.mark.parametrize(
     "change",

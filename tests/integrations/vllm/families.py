@@ -135,7 +135,7 @@ LATENT = {
         topk_method="greedy",
         norm_topk_prob=False,
         routed_scaling_factor=1.5,
-        # What vLLM reads and transformers does not write.
+        # Settings that vLLM reads and transformers does not write.
         moe_layer_freq=1,
         scoring_func="softmax",
     )

@@ -202,7 +202,7 @@ def test_adapters_are_divided_as_their_layers(
     assert len(steps) == 2  # of 16 and 32 tokens
     for program in steps:
         assert {s[2:] for s in programs.shapes(program) if s[:2] == (SLOTS, 1)} == matrices
-        # Those of a model without adapters (tensor_parallel_test.py).
+        # The collectives of a model without adapters (tensor_parallel_test.py).
         kinds = collections.Counter(text.split()[0] for text in programs.collectives(program))
         sums = 2 * config.num_hidden_layers + 1
         assert kinds == ({"all-reduce": sums, "all-gather": 2} if count > 1 else {})

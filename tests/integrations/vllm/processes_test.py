@@ -132,7 +132,7 @@ def test_a_store_that_is_gone() -> None:
     server.wait()
 
 
-# What two processes may do differently in a step, and what they say then.
+# Differences between two processes in one step, and a part of the error.
 STEPS = {
     "nothing": None,
     "prompt": r"new requests: 1 prompts of 3 tokens in all \(\w+\) for rank 0, but 1 prompts ",

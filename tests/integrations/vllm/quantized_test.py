@@ -25,9 +25,9 @@ from vllm_xla_gpu.limits import UnsupportedError
 
 FP8 = torch.float8_e4m3fn
 LARGEST = torch.finfo(FP8).max
-# What vLLM makes one layer of, with one scale.
+# Layers that vLLM merges into one, with one scale.
 MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("o_proj",), ("down_proj",))
-# By the first of them.
+# The merged layer's name, by the first layer's.
 SERVED = {"q_proj": "qkv_proj", "gate_proj": "gate_up_proj"}
 ON_GPU = os.environ["PJRT_DEVICE"] == "CUDA"
 # XLA:GPU divides with an error of up to two float32 numbers, which decides how ties are rounded.

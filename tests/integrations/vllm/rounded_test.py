@@ -31,7 +31,8 @@ def test_logits(
     layers = families.FAMILIES[family].num_hidden_layers
     (step,) = [text for text in compiled if 'custom_call_target="XlaGpuSkinnySwiglu"' in text]
     assert step.count('custom_call_target="XlaGpuSkinnySwiglu"') == layers
-    # Those of queries, keys and values, of attention's results and of MLPs', and the logits.
+    # Products for queries, keys and values, for the outputs of attention and of MLPs, and for
+    # logits.
     assert step.count('custom_call_target="XlaGpuSkinnyLinear"') == 3 * layers + 1
 
 

@@ -64,8 +64,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(monkeypatch)
 
 
-# Of two layers the products, of which one is the router's, and the experts' two weights; the table
-# of tokens and that of logits, which is another.
+# Weights of two layers: of the products, including the router's, and two of the experts. Then the
+# tables of tokens and of logits, which differ.
 @pytest.mark.parametrize(
     ("family", "count"), [("qwen2", 2 * 4 + 2), ("qwen3_moe", 2 * (3 + 2) + 2)]
 )

@@ -170,7 +170,8 @@ def test_sums_in_one_exchange(family: str, models: Path, monkeypatch: pytest.Mon
     families.check_tokens(llm, model)
     steps = [text for text in compiled if 'custom_call_target="XlaGpuRaggedPaged' in text]
     layers = families.FAMILIES[family].num_hidden_layers
-    # Of attention and MLPs, mostly with the norm after them, the embedding, the best tokens.
+    # Exchanges of attention and MLPs, mostly with the norm after them, the embedding, the best
+    # tokens.
     with_shared_experts = 1 if family == "glm4_moe" else 0
     with_norm = 2 * layers - with_shared_experts
     num_exchanges = 2 * layers + 2

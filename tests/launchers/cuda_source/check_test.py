@@ -174,7 +174,7 @@ def test_without_nvrtc_the_source_is_not_read(
     squares("this is not CUDA")(x)
     with pytest.raises(RuntimeError, match="NVRTC is not installed"):
         squares().check()
-    # What can be checked is: the launch, and the types as the text shows them.
+    # The launch is checked, and so are types that the source shows.
     with pytest.raises(ValueError, match="1 to 1024"):
         squares(block=2048)(x)
     with pytest.raises(TypeError, match=r"is double const\*"):
