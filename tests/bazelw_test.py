@@ -110,7 +110,7 @@ done
 
 
 def debian(workspace: Path, apt_get: str) -> None:
-    """A machine where bazelw has to fetch Bazel with this apt-get."""
+    """A machine where bazelw must fetch Bazel with this apt-get."""
     for tool in ("flock", "grep", "mkdir", "rm", "tail", "uname"):
         (workspace / "bin" / tool).symlink_to(shutil.which(tool))
     for name, text in (("apt-get", apt_get), ("dpkg-deb", "#!/bin/sh\n")):

@@ -29,7 +29,7 @@ def test_write_to_a_view_of_any_strides(
 
 
 def test_as_strided_of_a_view() -> None:
-    """It steps through the view, and beyond it through the tensor that this is a view of."""
+    """as_strided steps through the view, and beyond it through the view's base."""
     x = torch.arange(12.0, device="xla").view(3, 4)
     assert x.as_strided((2, 2), (1, 4), 1).tolist() == [[1, 5], [2, 6]]
     for rows in (x[1:], x[1:].clone()):
@@ -84,7 +84,7 @@ def test_fill_diagonal_of_unequal_sizes() -> None:
 
 
 def test_views_of_consecutive_elements_gather_nothing() -> None:
-    """Nor is a parameter of ``to_empty()`` a view, which upstream copies when it is read."""
+    """A parameter from ``to_empty()`` is no view either; upstream copies it when it is read."""
     x = torch.arange(24.0).view(4, 6)
     for size, stride, offset in [((4, 6), (6, 1), 0), ((6, 4), (1, 6), 0), ((3, 2), (1, 3), 5)]:
         view = x.to("xla").as_strided(size, stride, offset)

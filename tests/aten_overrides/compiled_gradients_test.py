@@ -87,7 +87,7 @@ def test_indices_have_64_bits(function: Function) -> None:
 @pytest.mark.parametrize("weight", [None, [0.5, 2.0, 1.0]])
 @pytest.mark.parametrize("way", ["lazy", "openxla"])
 def test_loss_of_one_sample(reduction: str, weight: list[float] | None, way: str) -> None:
-    """Without a dimension for the batch; in upstream torch_xla the process ends."""
+    """Without a dimension for the batch, upstream torch_xla crashes."""
     found = []
     for device in ("cpu", "xla"):
         x = torch.tensor([0.3, -1.2, 0.5], device=device, requires_grad=True)

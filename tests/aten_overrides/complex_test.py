@@ -1,4 +1,4 @@
-"""Complex numbers: operators whose numbers, dtypes or gradients upstream torch_xla gets wrong."""
+"""Complex numbers: operators with wrong numbers, dtypes or gradients in upstream torch_xla."""
 
 from collections.abc import Callable
 

@@ -202,7 +202,7 @@ def test_an_image_of_bytes(size: tuple[int, int], align_corners: bool) -> None:
     ],
 )
 def test_tangents_of_upstreams_own_functions(function: Function) -> None:
-    """They have no forward-mode AD of their own."""
+    """Upstream's autograd functions define no forward-mode AD."""
     x = torch.arange(16.0).view(4, 4).sin()
     results = []
     for device in ("cpu", "xla"):

@@ -1,4 +1,4 @@
-"""Writes to a tensor that expands another one, as PyTorch's own functionalization has wrong."""
+"""Writes to an expanded tensor, which PyTorch's own functionalization gets wrong."""
 
 from collections.abc import Callable
 

@@ -21,7 +21,7 @@ def numbers(dtype: torch.dtype) -> torch.Tensor:
 
 
 def pairs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """All pairs of a number and a divisor, without those that end a process on the CPU."""
+    """All pairs of a number and a divisor, except those that crash PyTorch on the CPU."""
     all_pairs = itertools.product(numbers(dtype).tolist(), repeat=2)
     least = torch.iinfo(dtype).min
     kept = [(a, b) for a, b in all_pairs if b != 0 and (a, b) != (least, -1)]

@@ -1,4 +1,4 @@
-"""Operators of torch whose numbers upstream torch_xla gets wrong, against the CPU's."""
+"""Operators with wrong results in upstream torch_xla, against the CPU's results."""
 
 from collections.abc import Callable
 
@@ -266,14 +266,14 @@ def test_embedding_bag(mode: str) -> None:
 
 @pytest.mark.parametrize("shape, dims", [((0, 3), 0), ((3, 0), (0, 1)), ((0,), None)])
 def test_roll_of_nothing(shape: tuple[int, ...], dims: int | tuple[int, ...] | None) -> None:
-    """Upstream torch_xla divides by the dimension's size, and the process ends."""
+    """Upstream torch_xla divides by the dimension's size, and crashes."""
     shifts = (1, 2) if isinstance(dims, tuple) else 1
     assert torch.zeros(shape, device="xla").roll(shifts, dims).cpu().shape == shape
 
 
 @pytest.mark.parametrize("name", ["adaptive_avg_pool2d", "adaptive_max_pool2d"])
 def test_adaptive_pool_to_nothing(name: str) -> None:
-    """Upstream torch_xla divides by the sizes of the output, and the process ends."""
+    """Upstream torch_xla divides by the sizes of the output, and crashes."""
     pool = getattr(functional, name)
     x = torch.zeros(1, 2, 6, 6, device="xla")
     assert pool(x, (0, 2)).cpu().shape == (1, 2, 0, 2)
@@ -284,7 +284,7 @@ def test_adaptive_pool_to_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
 def test_pool_of_wrong_sizes(name: str) -> None:
-    """With a stride of 0, a process with upstream torch_xla ends; with others it computes."""
+    """Upstream torch_xla crashes with a stride of 0, and computes with other wrong sizes."""
     pool = getattr(functional, name)
     x = torch.zeros(1, 2, 6, 6, device="xla")
     with pytest.raises(RuntimeError, match=r"_pool: stride must be above 0, but is \[0, 2\]"):

@@ -96,7 +96,7 @@ def test_values(one: torch.dtype, other: torch.dtype) -> None:
 
 
 def test_complex_of_16_bits() -> None:
-    """The upstream kernel of pow ended the process."""
+    """The upstream kernel of pow crashes."""
     x, y = torch.ones(3, dtype=torch.float16, device="xla"), torch.tensor(1j).to("xla")
     for function in (torch.pow, FUNCTIONS["where"], torch.add):
         with pytest.raises(RuntimeError, match=r"of Half and ComplexFloat .*|ComplexHalf"):

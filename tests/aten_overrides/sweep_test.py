@@ -1,6 +1,6 @@
-"""PyTorch's samples of its operators are right on the XLA device, but for the known faults.
+"""PyTorch's samples of its operators are right on the XLA device, except for known faults.
 
-A few of them; all with SWEEP=all.
+Runs a few samples, or all with SWEEP=all.
 """
 
 import os
@@ -26,7 +26,7 @@ def test_only_known_faults(found: dict[known.Place, sweep.Outcomes], mode: str) 
 
 
 def test_each_operator_is_run(found: dict[known.Place, sweep.Outcomes]) -> None:
-    """Each that PyTorch has on the CPU: it lists jiterators, too, but cannot run them there."""
+    """The CPU's operators: PyTorch also lists jiterators, but cannot run them on the CPU."""
     compared = {place.operator for place, outcomes in found.items() if outcomes}
     missing = {place.operator for place in sweep.places()} - compared
     assert sorted(name for name in missing if not name.startswith("jiterator_")) == []

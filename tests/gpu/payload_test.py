@@ -69,7 +69,7 @@ def kernels() -> None:
 
 
 def echo(device: torch.device, payload: bytes, api_version: int) -> bytes:
-    """The payload as the kernel gets it."""
+    """The payload that the kernel receives."""
     x = torch.zeros(1).to(device)
     result = XLAC._xla_custom_call(
         [x], "TestEchoLong", [[1001]], [torch.int64], False, payload, api_version, {}

@@ -86,7 +86,7 @@ def normalized(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])
 def test_a_norm(te: ModuleType, kind: str, dtype: torch.dtype, device: torch.device) -> None:
-    """Its handlers have the stages prepare, initialize and execute."""
+    """A norm's handlers have the stages prepare, initialize and execute."""
     x = (torch.randn(ROWS, WIDTH) * 3 + 1).to(dtype)
     gamma, beta = torch.randn(WIDTH).to(dtype), torch.randn(WIDTH).to(dtype)
     wide = x.float()
@@ -137,7 +137,7 @@ def product(
 
 
 def test_a_product(te: ModuleType, device: torch.device) -> None:
-    """Its attribute is a dictionary, and its handlers have the stages prepare and execute."""
+    """A product's attribute is a dictionary; its handlers have the stages prepare and execute."""
     lhs, rhs = torch.randn(ROWS, 256).bfloat16(), torch.randn(256, 512).bfloat16()
     bias = torch.randn(512).bfloat16()
     result = product(te, lhs, rhs, bias, None, device)
@@ -156,7 +156,7 @@ def test_a_product_of_fp8(te: ModuleType, device: torch.device) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_fused_attention(te: ModuleType, causal: bool, device: torch.device) -> None:
-    """It is cuDNN's, whose handle the stage prepare makes."""
+    """The attention is cuDNN's, whose handle the stage prepare creates."""
     batch, length, heads, width = 2, 256, 8, 64
     q, k, v = (torch.randn(batch, length, heads, width).bfloat16() for _ in range(3))
     mask = te.NVTE_Mask_Type.NVTE_CAUSAL_MASK if causal else te.NVTE_Mask_Type.NVTE_NO_MASK

@@ -27,7 +27,7 @@ class Counter:
 
 
 class Assigned:
-    """With a step among its attributes."""
+    """An object with a step among its attributes."""
 
     def __init__(self) -> None:
         self.total = device(0)

@@ -32,7 +32,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
 
 def test_code_that_an_import_runs(write: Write) -> None:
-    """It reads and assigns globals that no later call looks at."""
+    """The imported code reads and assigns globals that no later call compares."""
     write(
         "imported",
         """
@@ -100,7 +100,7 @@ def test_import_that_changes_another_module(write: Write, settings: ModuleType) 
 
 
 def test_import_that_fails(write: Write, settings: ModuleType) -> None:
-    """It runs again at each call."""
+    """The import runs again at each call."""
     write(
         "optional",
         """

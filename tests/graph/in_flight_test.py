@@ -165,7 +165,7 @@ def test_two_threads_and_a_lazy_one() -> None:
 
 @pytest.mark.parametrize("others", [1, 3])
 def test_calls_do_not_wait_for_the_launch_before(others: int) -> None:
-    """Each takes what the one before has not computed yet, and `others` only read it."""
+    """Each call uses a result that the call before has yet to compute; `others` only read it."""
     state, weights = counter(), [counter(1) for _ in range(others)]
     step = capture(lambda x: state.copy_(gated(state) + x), check_python=False)
     double = capture(lambda x: (2 * x, *(x * weight for weight in weights)), check_python=False)
@@ -325,7 +325,7 @@ def test_a_result_is_read_while_a_later_step_starts() -> None:
 
 
 def test_steps_that_the_calling_thread_starts() -> None:
-    """They are behind those that another thread starts, and before them."""
+    """Such steps come before and after steps that a different thread starts."""
     state = counter()
     add = capture(lambda x: state.add_(x).clone(), check_python=False, starts_here=True)
     double = capture(lambda x: state.mul_(x).clone(), check_python=False)

@@ -194,7 +194,7 @@ def test_counts_of_a_library(library: str) -> None:
 
 
 def test_first_einsum_of_a_process() -> None:
-    """It imports opt_einsum, where that is installed."""
+    """The first einsum imports opt_einsum, where that is installed."""
     script = """
 import torch, torch_xla_ext
 x = torch.arange(6.0).reshape(2, 3).to("xla")
@@ -376,7 +376,7 @@ def test_a_result_that_is_dropped() -> None:
 
 
 def test_a_kernel_that_fails() -> None:
-    """Its error comes where a result is read, at each call; the process and other steps go on."""
+    """Reading a result raises the kernel's error, at each call; other steps go on."""
     broken = b"\1\1\7" + bytes(13)
     state = ones(3)
 

@@ -75,7 +75,7 @@ def test_states_that_are_assigned(mesh: xs.Mesh) -> None:
 
 
 def test_state_without_sharding(mesh: xs.Mesh) -> None:
-    """Each device has all of it, and keeps it."""
+    """Each device has the whole state, and keeps it."""
     cache, expected = sharded(torch.zeros(4, 4), mesh, None), torch.zeros(4, 4)
     step = capture(lambda x: cache.add_(x))
     for i in range(3):
@@ -144,7 +144,7 @@ def test_a_replays_work_does_not_grow_with_the_state(
 
 
 def test_a_state_that_gets_another_sharding(mesh: xs.Mesh) -> None:
-    """Its data is new, also where the program only reads it."""
+    """The state's data is new, even if the program only reads it."""
     start = torch.arange(16.0).reshape(4, 4)
     weight, cache = sharded(start, mesh, ("x", None)), sharded(start, mesh, ("x", None))
     step = capture(lambda: cache.add_(weight), verify=0)

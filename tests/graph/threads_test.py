@@ -90,7 +90,7 @@ def test_an_error_restores_everything() -> None:
 
 
 def test_refusals_belong_to_the_thread_that_traces() -> None:
-    """Another one calls torch_xla.sync(), reads values and runs a backward pass meanwhile."""
+    """Meanwhile a second thread calls torch_xla.sync(), reads values and runs a backward pass."""
     traces, may_end = threading.Event(), threading.Event()
 
     def step(x: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ def test_refusals_belong_to_the_thread_that_traces() -> None:
     [(random.random, "random numbers on the host"), (lambda: device(1).item(), "on the host")],
 )
 def test_a_thread_that_draws_or_reads_all_the_time(disturb: Callable[[], Any], text: str) -> None:
-    """It does not make the step fail before several attempts, nor a captured one at all."""
+    """A trace fails only after several attempts, and a captured step never."""
     ends, captured_first = threading.Event(), capture(lambda x: x * 2, verify=True)
     captured_first(device(1))
 

@@ -286,7 +286,7 @@ def test_changes_that_only_the_next_trace_detects(
 
 
 def test_contract_side_effects() -> None:
-    """They happen in traces alone."""
+    """Side effects happen only in traces."""
     step = capture(lambda x: (sys.stdout.write("written\n"), x * 2)[1])
     with mock.patch.object(sys, "stdout") as stdout:
         for _ in range(9):

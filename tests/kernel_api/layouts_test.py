@@ -192,7 +192,7 @@ def test_opcheck_and_compile(device: torch.device) -> None:
 
 
 def test_traits(device: torch.device) -> None:
-    """For targets without a signature; a signature's layouts need not be repeated."""
+    """Traits declare layouts for targets without a signature."""
     x = torch.zeros(3, 5, device=device)
     outputs = [((5, 3), torch.float32), ((5,), torch.float32)]
     traits = Traits(operand_layouts={0: (1, 0)})

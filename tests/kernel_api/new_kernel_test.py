@@ -1,4 +1,4 @@
-"""The template: what it writes builds and passes as it is."""
+"""The template: the files that it writes build, and their tests pass, without an edit."""
 
 import importlib.util
 import os

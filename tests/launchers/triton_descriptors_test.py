@@ -118,7 +118,7 @@ def numbers(shape: list[int], strides: list[int]) -> list[str]:
 
 @pytest.mark.usefixtures("on_a_gpu")
 def test_a_tensor_map(x: Tensor, device: torch.device) -> None:
-    """It is made when the kernel is launched, and has the size of the kernel's parameter."""
+    """The launch makes the tensor map, which has the size of the kernel's parameter."""
     given = words(scaled(described(x.to(device)), 0.5))
     # float32, a swizzle of 128 bytes (the block's rows), no fill, 2 dimensions, the box.
     properties = (7, 3, 0, 2, 32, 16), (COLUMNS, ROWS, 4 * COLUMNS)

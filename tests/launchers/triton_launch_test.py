@@ -113,7 +113,7 @@ def test_tuples(x: Tensor, device: torch.device) -> None:
 
 
 def test_a_launch_as_helions(x: Tensor, device: torch.device) -> None:
-    """Its host code calls the kernel's method."""
+    """Helion's host code calls the kernel's method `run`."""
     y = torch.empty(4, 100, device=device)
     kernels.add_scaled.run(
         *(y.zero_(), x.to(device), 400, 2.0, 512),

@@ -1,4 +1,4 @@
-"""Scripts that use torch_xla.experimental.triton run as they are."""
+"""Scripts that use torch_xla.experimental.triton run without changes."""
 
 import sys
 from pathlib import Path

@@ -91,7 +91,7 @@ def test_stablehlo(op: OperatorSamples, tmp_path: Path) -> None:
 
 @for_each_differentiable_operator
 def test_loaded_stablehlo_runs_in_another_process(op: OperatorSamples, tmp_path: Path) -> None:
-    """It needs the target's registration, and so this wheel, but not the operator."""
+    """That process needs the target's registration, and so this wheel, but not the operator."""
     model, args = model_and_arguments(op)
     exported_program_to_stablehlo(torch.export.export(model, args)).save(tmp_path / "model")
     torch.save((args, model(*args).detach()), tmp_path / "data.pt")
@@ -119,7 +119,7 @@ PAYLOADS = {
 
 @pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
 def test_any_payload_survives_stablehlo(payload: bytes) -> None:
-    """MLIR's strings are bytes: the kernel of the loaded module gets what was packed."""
+    """MLIR's strings are bytes: the loaded module's kernel receives the packed ones."""
     register_host_kernels("TestEcho")
     x = torch.randn(3).to(torch_xla.device())
     (traced,) = XLAC._xla_gpu_custom_call([x], payload, [[16]], [torch.int64], target="TestEcho")

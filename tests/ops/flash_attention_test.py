@@ -40,7 +40,7 @@ def inputs(
 def expected(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor | None, scale: float
 ) -> torch.Tensor:
-    """The expected result in float64; a query that sees no key gets the mean of the values."""
+    """The expected result in float64; for a query that sees no key, the mean of the values."""
     logits = q.double() @ k.double().mT * scale
     if visible is not None:
         logits = logits.masked_fill(~visible, -1e300)

@@ -80,7 +80,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("is_view", [True, False])
 def test_weights_are_not_copied(is_view: bool) -> None:
-    """Nor are their gradients: PyTorch's formula would transpose them."""
+    """Gradients are not copied either: PyTorch's formula would transpose them."""
     shape = (4, 24, 16) if is_view else (4, 16, 24)
     w = torch.randn(shape).to("xla").requires_grad_()
     x = torch.randn(9, 16).to("xla").requires_grad_()

@@ -58,7 +58,7 @@ def test_an_argument_without_a_batch(plus: Callable[..., Tensor], on: str) -> No
 
 @pytest.mark.parametrize("method", ["expand_dims"])
 def test_expand_dims_gives_a_dimension_of_1(plus: Callable[..., Tensor]) -> None:
-    """This kernel refuses it: what it is given is in its error."""
+    """This kernel refuses its operand, whose shape the error states."""
     with pytest.raises(ValueError, match=r"expected dimensions \[4, 3\] but got \[1, 3\]"):
         torch.vmap(plus, (0, None))(torch.randn(4, 3), torch.randn(3))
     # A batch of one is one.

@@ -259,7 +259,7 @@ os._exit(0 if sys.stdout.flush() is None else 1)
 
 @pytest.mark.parametrize("bridged", [True, False])
 def test_stages_and_types_reach_the_plugin(machine: Machine, bridged: bool) -> None:
-    """The plug-in behind the shim also gets traits and the deleters of types."""
+    """The plug-in behind the shim also receives traits and the deleters of types."""
     lines = run_with_plugin(machine, bridged, STAGES)
     assert lines[0] == "type 1 b''"
     assert lines[1] == f"type 100 0 b'Plan' {bridged}"

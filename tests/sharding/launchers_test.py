@@ -191,7 +191,7 @@ def test_one_call_of_an_operator(line: xs.Mesh) -> None:
 
 @pytest.mark.usefixtures("gathers")
 def test_a_size_among_an_operators_arguments(line: xs.Mesh) -> None:
-    """It is the same on each device, with which the rule's result does not agree."""
+    """The size is the same on each device, which contradicts the rule's result."""
     x = torch.randn(8, 1)
     operand = sharded(x, line, ("x", None))
     with pytest.warns(UserWarning, match=r"inputs\[0\], .* is gathered .*: the kernel refuses"):

@@ -215,7 +215,7 @@ def test_second_result_of_sharded_heads(model: xs.Mesh, num_devices: int) -> Non
 
 
 def test_second_result_of_sharded_sequences(num_devices: int) -> None:
-    """Its rows are of an operand's part, though no operand says how many they are."""
+    """The result's rows belong to an operand's part, though no operand gives their number."""
     data = mesh_of(data=num_devices)
     specs = (("data", None, None), None, None, ("data", None), ("data",))
     tensors = batch()
@@ -423,7 +423,7 @@ def test_compiled_for_each_sharding(num_devices: int, way: str) -> None:
 def test_attention_of_cudnn(
     model: xs.Mesh, num_devices: int, spec: tuple, kv_heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each device calls it for its own heads or examples. The CPU has no cuDNN: XLA refuses it."""
+    """Each device calls cuDNN for its own heads or examples. On the CPU, XLA refuses the call."""
     monkeypatch.setattr(torch_xla.runtime, "device_type", lambda: "CUDA")
     calls: list[DeviceCall] = []
     divide = partitioned_call._divide

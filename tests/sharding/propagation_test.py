@@ -209,7 +209,7 @@ def test_a_rule_that_depends_on_the_call(line: xs.Mesh) -> None:
 
 
 def test_a_manual_region_within_a_program(line: xs.Mesh) -> None:
-    """There each device has the part that is traced; outside, XLA divides the call."""
+    """Inside, each device has the part that is traced; outside, XLA divides the call."""
     a = torch.randn(8, 6)
     spec = ("x", None)
     part = xs.enable_manual_sharding(sharded(a, line, spec) * 2, spec, mesh=line).global_tensor

@@ -1,4 +1,4 @@
-"""Each row of the table replaces what it names when that is imported, and can be taken back."""
+"""Each row of the table replaces a function when its module is imported, and can be undone."""
 
 import importlib
 import importlib.metadata

@@ -252,7 +252,7 @@ def test_gradients_are_computed_region_by_region(use_reentrant: bool, pass_: int
 
 @REENTRANT
 def test_a_weight_of_several_regions(x: torch.Tensor, use_reentrant: bool) -> None:
-    """Its gradient is complete only at the end; another one's is added to an older one."""
+    """The weight's gradient is complete only at the end, and is added to an earlier one."""
     weight, other = (torch.linspace(-1, 1, 64).view(8, 8) * scale for scale in (1, 0.5))
     found = []
     for device in ("cpu", "xla"):

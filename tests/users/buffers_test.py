@@ -112,7 +112,7 @@ def test_captured_writes(write: Callable[[list[torch.Tensor]], None]) -> None:
 
 
 def test_a_new_value_of_another_shape() -> None:
-    """It cannot take the old one's place."""
+    """The new value cannot use the old value's buffer."""
     torch.manual_seed(3)
     on_host = list(torch.randn(3, 2, 8))
     tensors = [tensor.to("xla") for tensor in on_host]

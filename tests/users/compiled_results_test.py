@@ -58,7 +58,7 @@ def moved_on(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
 
 
 def with_a_fallback(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
-    """nanmedian runs on the host, between two programs; what they write has to come last."""
+    """nanmedian runs on the host, between two programs, whose writes must come last."""
     a.mul_(2)
     medians = torch.nanmedian(b, 0).values
     before = c + medians.sum()

@@ -59,7 +59,7 @@ def test_in_place() -> None:
 
 
 def test_a_clone_keeps_its_own_value() -> None:
-    """It would share the other one's buffer, which goes to that one's next value."""
+    """The clone must not share its source's buffer, which the source's next value takes over."""
     on_host = torch.randn(4)
     x = on_host.to("xla")
     torch_xla.sync()

@@ -241,7 +241,7 @@ def needs_grad(value: object) -> bool:
 
 @pytest.mark.parametrize("transform", [lambda f: f, torch_xla_ext.capture])
 def test_scan_with_a_module_of_outside(transform: Callable[..., Callable]) -> None:
-    """Its parameters get their gradients, the sum over all iterations."""
+    """The gradients of the module's parameters are sums over all iterations."""
     torch.manual_seed(0)
     modules = {"cpu": torch.nn.Linear(2, 2)}
     modules["xla"] = torch.nn.Linear(2, 2)

@@ -1,4 +1,4 @@
-"""An operator gets a CPU tensor besides XLA tensors: one sentence says which, and the remedy.
+"""An operator receives a CPU tensor besides XLA tensors: the error names it and the remedy.
 
 Elementwise operators compute, as in upstream, and warn.
 """

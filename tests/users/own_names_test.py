@@ -62,7 +62,7 @@ def test_a_tutorials_script(tmp_path: Path, operands: list[torch.Tensor]) -> Non
 
 
 def check_the_wheels_operator(operands: list[torch.Tensor]) -> None:
-    """It stays with its own kernel, whatever else has the kernel's name."""
+    """The wheel's operator keeps its kernel, whatever else has the kernel's name."""
     for tensors in (operands, [x.cpu() for x in operands], [x.long() for x in operands]):
         assert torch_xla_ext.ops.simple_add(*tensors).tolist() == [11, 22, 33]
 

@@ -136,7 +136,7 @@ def test_workers_of_a_loader_leave_the_devices_alone() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_in_a_captured_step() -> None:
-    """It is not repeated: each call runs as it would without capture."""
+    """Setting the seed is not replayed: each call runs as it would without capture."""
     w = torch.ones(4, device="xla")
 
     def step(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Ordinary programs, one after another in one process: each gets its own numbers.
+"""Ordinary programs, one after another in one process: each computes its own numbers.
 
 Upstream torch_xla 2.8.1 takes `(a + b) + b` for `(a + a) + b`, whose program it then runs, because
 the hash by which it finds a program again does not say which parameter goes where.

@@ -136,7 +136,7 @@ def test_reading_inside_a_manual_region(mesh: xs.Mesh) -> None:
 
 
 def test_text_of_a_failed_check(mesh: xs.Mesh) -> None:
-    """Its message follows the C++ stack, which is left out."""
+    """The check's message follows the C++ stack, which is left out."""
     tensor = torch.ones(8, 4).to("xla")
     xs.mark_sharding(tensor, mesh, ("x", None))
     shards = torch_xla._XLAC._get_local_shards([tensor])[0]

@@ -45,7 +45,7 @@ def plain(a: torch.Tensor, b: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def in_place(a: torch.Tensor) -> dict[str, torch.Tensor]:
-    """With a buffer that a program gives to its result, and a captured step."""
+    """A program that gives an operand's buffer to its result, and a captured step."""
     total = torch.zeros_like(a)
     torch_xla.sync()
     for factor in (1, 2, 3):

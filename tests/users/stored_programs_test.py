@@ -54,7 +54,7 @@ def test_a_kernel_that_does_something_else_now(stored: tuple[Path, dict]) -> Non
 
 
 def test_another_wheel(stored: tuple[Path, dict], tmp_path: Path) -> None:
-    """Its library has one more byte."""
+    """The other wheel's library has one more byte."""
     folder, first = stored
     site = tmp_path / "site"
     site.mkdir()
@@ -84,7 +84,7 @@ def test_other_flags(stored: tuple[Path, dict], tmp_path: Path) -> None:
 
 
 def test_damaged_files(stored: tuple[Path, dict], tmp_path: Path) -> None:
-    """They are compiled again, and stored again."""
+    """The programs of damaged files are compiled and stored again."""
     copy = tmp_path / "stored"
     shutil.copytree(stored[0], copy)
     typed = [path for path in sorted(copy.iterdir()) if b"TestCombine" not in path.read_bytes()]

@@ -22,7 +22,7 @@ def test_the_wheel_under_test_is_ours() -> None:
 
 
 def test_the_package_is_imported_when_it_is_needed() -> None:
-    """torch_xla imports a small module of ours; what needs the package then gets it."""
+    """torch_xla imports a small module of ours; the first use of the package imports the rest."""
     code = (
         "import sys, torch, torch_xla\n"
         "print('torch_xla_ext_startup.plugin' in sys.modules, 'torch_xla_ext' in sys.modules)\n"
@@ -85,7 +85,7 @@ def test_dynamo_is_imported_when_it_is_used(first: str) -> None:
 
 @pytest.mark.parametrize("device", ["meta", "xla"])
 def test_dynamo_is_imported_where_a_mode_is_active(device: str) -> None:
-    """It computes with tensors; PyTorch alone fails."""
+    """Importing dynamo computes with tensors; PyTorch alone fails."""
     code = (
         "import torch, torch_xla\n"
         f"with torch.device('{device}'):\n"

@@ -1,4 +1,4 @@
-"""The wheel is what a wheel has to be, and says truly what it is."""
+"""The wheel has the structure of a wheel, and its metadata is true."""
 
 import base64
 import csv

@@ -89,7 +89,7 @@ def test_is_deterministic(spec: assemble.Spec, tmp_path: Path) -> None:
 
 
 def test_the_version_follows_the_content(spec: assemble.Spec, tmp_path: Path) -> None:
-    """Whatever goes into the wheel: a rebuilt one has to be installed in the former's place."""
+    """A change of any content changes the version, so that pip installs the rebuilt wheel."""
     versions = [NAME.fullmatch(assemble.assemble(spec).name)[1]]
     for path in (
         spec.files["torch_xla_ext/__init__.py"],

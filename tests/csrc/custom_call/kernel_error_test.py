@@ -39,7 +39,7 @@ def test_failure_is_raised_by_a_synchronous_step(device: torch.device) -> None:
 
 
 def test_values_of_a_failed_program(device: torch.device) -> None:
-    """Each use is an error, none waits for ever; torch.compile's has the device's lock."""
+    """Each use raises an error, and none hangs; torch.compile's holds the device's lock."""
     result = failing_call(device)
     with pytest.raises(RuntimeError, match=TEXT):
         torch_xla.sync(wait=True)

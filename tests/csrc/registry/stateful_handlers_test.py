@@ -255,7 +255,7 @@ def test_registered_again(device: torch.device, counts: Counts) -> None:
 
 
 def test_a_rebuilt_library(device: torch.device, tmp_path: Path) -> None:
-    """Its type is another one, although its name is the same."""
+    """The rebuilt library's state has a different type, although its name is the same."""
     library = tmp_path / "libhandlers.so"
     shutil.copyfile(PATH, library)
     register_kernel("ScaleInStages", library)

@@ -115,7 +115,7 @@ LAYERS.remove(("norm", "eager"))
 @pytest.mark.parametrize("way", ["lazy", "captured", "openxla"])
 @pytest.mark.parametrize(("kind", "implementation"), LAYERS)
 def test_results_and_gradients(kind: str, implementation: str, way: str) -> None:
-    """Those of the loop, without another program for other choices."""
+    """The numbers are the loop's, and one program serves all choices of experts."""
     torch.manual_seed(0)
     layer = Experts(**KINDS[kind])
     on_device = copy.deepcopy(layer).to("xla")

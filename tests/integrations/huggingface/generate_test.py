@@ -79,13 +79,13 @@ def test_layers_with_other_states_run_as_before(caplog: pytest.LogCaptureFixture
 
 
 def test_all_positions_of_a_model() -> None:
-    """Its causal mask, a buffer, has no more."""
+    """The model's causal mask, a buffer, has no more positions."""
     pair = Pair("gpt2", attn_implementation="eager")
     assert pair.check(models.prompts(70), max_new_tokens=30, eos_token_id=None).shape == (1, 100)
 
 
 def test_model_that_reads_a_value(caplog: pytest.LogCaptureFixture) -> None:
-    """Its frequencies depend on the length, which it reads on the host."""
+    """The model's frequencies depend on the length, which the model reads on the host."""
     scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     config = copy.deepcopy(models.CONFIGS["llama"])
     config.update({"max_position_embeddings": 16, "rope_scaling": scaling})
@@ -145,7 +145,7 @@ class TestAhead:
         assert 0 < call.misses <= 3 + call.hits // 4
 
     def test_a_sequence_that_has_ended(self, llama: Pair, calls: list[ahead.Ahead]) -> None:
-        """It repeats its token; the other one goes on and is still ahead."""
+        """The ended sequence repeats its token; the other one goes on and is still ahead."""
         prompts = models.prompts(4, 11)
         free = llama.check(prompts, max_new_tokens=24, eos_token_id=None)
         first, second = free[:, 11:].tolist()

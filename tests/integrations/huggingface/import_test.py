@@ -46,7 +46,7 @@ def test_generate_of_transformers_that_is_imported_first() -> None:
 
 
 def test_import_that_fails_after_torch_xla(tmp_path: Path) -> None:
-    """Its own error is told; nothing is changed in what is not there."""
+    """The import's own error is raised, and no missing module is changed."""
     package = tmp_path / "transformers" / "generation"
     package.mkdir(parents=True)
     for folder in (package, package.parent):

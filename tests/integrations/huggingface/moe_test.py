@@ -229,7 +229,7 @@ USES = {
 
 @pytest.mark.parametrize("use", USES)
 def test_other_uses_of_the_indices(use: str, caplog: pytest.LogCaptureFixture) -> None:
-    """They are right in transformers' own way, and a warning says that they are slow."""
+    """transformers' own code computes them, and a warning says that this is slow."""
     block = fixed(USES[use])
     x, chosen = torch.randn(5, 4), torch.tensor([[0, 1], [1, 2], [2, 0], [0, 2], [1, 0]])
     expected = Block.forward(block, x, chosen)

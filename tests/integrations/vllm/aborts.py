@@ -37,7 +37,7 @@ def serve(
 
 
 def is_tie(llm: LLM, text: dict[str, list[int]], one: list[int], other: list[int]) -> bool:
-    """Whether two answers part at tokens whose logits are equal but for rounding."""
+    """Whether two answers part at tokens whose logits are equal except for rounding."""
     at = next(i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
     params = SamplingParams(temperature=0, max_tokens=1, logprobs=5, detokenize=False)
     asked = {"prompt_token_ids": text["prompt_token_ids"] + one[:at]}

@@ -210,7 +210,7 @@ def test_a_model_with_states(models: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_engine_in_a_thread(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs on the engine V1 as elsewhere."""
+    """vLLM chooses the engine V1 in a thread, too."""
     monkeypatch.delenv("VLLM_USE_V1", raising=False)
     arguments = EngineArgs(families.write("llama", models), skip_tokenizer_init=True)
     with ThreadPoolExecutor(1) as threads:

@@ -376,7 +376,7 @@ def test_prompt_that_is_too_long(llm: LLM, model: str) -> None:
 
 
 def test_measured_memory_and_fp8_cache(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache gets what a GPU's allocator, which reports limit and peak, has left."""
+    """The cache takes the memory that a GPU's allocator, by its limit and peak, has left."""
     info = {"bytes_limit": 40 << 20, "bytes_used": 3 << 20}
     peaks = itertools.chain([0], itertools.repeat(8 << 20))
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Requests with several LoRA adapters in one batch: each gets the tokens of merged weights.
+"""Requests with several LoRA adapters in one batch: the tokens are those of merged weights.
 
 BUILD says on how many devices.
 """

@@ -31,7 +31,7 @@ def test_accepted() -> None:
 
 
 def test_tokens(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With so few pages that sequences are preempted."""
+    """There are so few pages that sequences are preempted."""
     model = families.write("llama", models)
     llm = LLM(
         model,

@@ -92,7 +92,7 @@ def test_weights_leave_the_host_layer_by_layer(
 
 
 def test_random_weights(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are those of vLLM for any number of devices, and layers are not kept on the host."""
+    """The weights are vLLM's for any number of devices, and layers do not stay on the host."""
     loaded, load = [], XlaGpuModelRunner.load_model
 
     def watched_load(runner: XlaGpuModelRunner) -> None:

@@ -140,7 +140,7 @@ def test_failures_name_the_kernel_and_leave_nothing(driver: Driver) -> None:
 
 
 def test_tensor_maps(driver: Driver) -> None:
-    """They are made of the address at each launch, and their bytes are a parameter."""
+    """Each launch makes tensor maps from the address, and passes their bytes as a parameter."""
     driver.expect(128, 4)
     description = struct.pack("<4I3I3Q2Q", 6, 3, 1, 3, 64, 32, 2, 100, 50, 7, 200, 10_000)
     for address in (0x10, 0x20):

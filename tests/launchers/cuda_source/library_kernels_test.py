@@ -184,7 +184,7 @@ def test_another_layout_than_the_modules(x: Tensor) -> None:
 
 
 def test_arrays_of_numba() -> None:
-    """Its kernels' ABI, which tests/gpu checks with Numba itself."""
+    """The ABI of Numba's kernels, which tests/gpu checks with Numba itself."""
     words = numba_kernels._array_words(ArrayType((2, 3, 5), torch.float16), "t1")
     numbers = [0, 0, 30, 2], [2, 3, 5, 30, 10, 2]
     assert words == [*map(i64, numbers[0]), "t1", *map(i64, numbers[1])]
