@@ -12,7 +12,7 @@ cc_library(
     includes = ["include"],
 )
 
-# The interpreter as it is on the machine: only its standard library may be used.
+# The machine's own interpreter: only its standard library may be used.
 python_env(
     name = "python",
     interpreter = "{executable}",

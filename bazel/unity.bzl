@@ -25,7 +25,7 @@ def unity_library(name, srcs, **kwargs):
 
     PyTorch's headers take the compiler six seconds, more than most of the files that include them.
 
-    The names in the files' unnamed namespaces have to differ, and so do their macros.
+    The names in the files' unnamed namespaces must differ, and so must their macros.
 
     Args:
       name: the library.

@@ -21,7 +21,7 @@ def test_rooms_use_only_lower_ones(language: str) -> None:
     before: list[str] = []
     for name, room in layers.rooms(language).items():
         for used in room.uses:
-            assert used in before, f"{name} uses {used}, which has to stand before it"
+            assert used in before, f"{name} uses {used}, which must stand before it"
         for used, reason in room.exceptions.items():
             assert reason.strip(), f"{name}: the exception for {used} needs a reason"
             assert used not in room.uses, f"{name} may use {used}: that needs no exception"

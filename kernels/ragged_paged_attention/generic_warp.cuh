@@ -178,7 +178,7 @@ class WarpAttention {
     }
   }
 
-  // Whether any logits of the warp's tokens have to be masked.
+  // Whether any logits of the warp's tokens must be masked.
   __device__ bool NeedsMask(int begin, const uint16_t* valid) const {
     bool masked = begin + kTokens - 1 > rows_.min_position ||
                   begin <= rows_.max_position - arguments_.sliding_window ||

@@ -145,7 +145,7 @@ __device__ inline void Consume(const Arguments& arguments, const Split& split,
         }
         WgmmaCommit();
       };
-      // Whether any logits of tile n have to be masked.
+      // Whether any logits of tile n must be masked.
       auto needs_mask = [&](int n, uint32_t bad_pages) {
         const int begin = n * kTokens;
         return begin + kTokens - 1 > min_position ||

@@ -101,7 +101,7 @@ inline bool IsFewQueries(const Arguments& arguments) {
 }
 
 // For few query tokens of each sequence, if the shapes allow no more of them.
-// The Hopper kernel is ahead with 16 rows unless it has to split contexts.
+// The Hopper kernel is faster with 16 rows unless it must split contexts.
 inline bool IsFewQueriesSplit(const Arguments& arguments) {
   const int rows = FewQueriesRows(arguments.num_tokens, arguments.max_num_seqs,
                                   arguments.group_size);

@@ -63,13 +63,12 @@ def difference(
     """Returns what differs, in one line, or None.
 
     Args:
-      found: tensors and numbers in any structure, on the CPU.
-      expected: the same of PyTorch on the CPU.
-      exact: the same in float64, or None: another answer that 16-bit numbers may have.
-      factor: for operators of limited precision, by how much the tolerances grow.
-      ulps: compares in units in the last place instead of by the tolerances.
-      scale: how large the numbers are that were added up; a sum of them may be 0 but for rounding.
-      only_shapes: compares structure, dtypes and shapes, but no numbers.
+      found: tensors and numbers in any structure, on the CPU. expected: the same of PyTorch on the
+          CPU. exact: the same in float64, or None: another answer that 16-bit numbers may have.
+          factor: for operators of limited precision, by how much the tolerances grow. ulps:
+          compares in units in the last place instead of by the tolerances. scale: how large the
+          numbers are that were added up; a sum of them may be 0 except for rounding. only_shapes:
+          compares structure, dtypes and shapes, but no numbers.
     """
     found_leaves, found_structure = pytree.tree_flatten(found)
     leaves, structure = pytree.tree_flatten(expected)

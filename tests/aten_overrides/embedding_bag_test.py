@@ -58,7 +58,7 @@ def test_results_and_gradients(
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 def test_gradients_scaled_by_frequency(mode: str) -> None:
-    """PyTorch's CPU divides by the frequencies of other rows than those of the gradients."""
+    """PyTorch on the CPU divides the gradients by the frequencies of the wrong rows."""
     offsets = OFFSETS["bags"]
     _, gradient = _results("cpu", _weight(), offsets, mode=mode)
     frequency = INDICES.bincount(minlength=ROWS).clamp(min=1)

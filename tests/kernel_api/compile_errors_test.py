@@ -48,7 +48,7 @@ WRONG = {
     "a name twice": (parameters(A, 'Field("a", &P::b)'), "a member or a name twice"),
     "no name": (parameters(A, 'Field("", &P::b)'), "is empty or begins with a digit"),
     "a digit": (parameters(A, 'Field("2b", &P::b)'), "is empty or begins with a digit"),
-    "a space": (parameters(A, 'Field("b b", &P::b)'), "other characters than letters"),
+    "a space": (parameters(A, 'Field("b b", &P::b)'), "only letters, digits"),
     "our own": (parameters(A, 'Field("absent_operands", &P::b)'), "is a reserved name"),
     "limits": (parameters(A, 'Field("b", &P::b, 2, 1)'), "minimum exceeds its maximum"),
     "a type": (

@@ -40,7 +40,7 @@ def offsets_of(shapes: tuple[tuple[int, ...], ...]) -> torch.Tensor | None:
 @pytest.mark.parametrize("way", ["lazy", "captured", "openxla"])
 @pytest.mark.parametrize("kind", SHAPES)
 def test_products_and_gradients(kind: str, way: str) -> None:
-    """Of operands as they are in memory, and of transposed views of them."""
+    """With contiguous operands, and with transposed views."""
     torch.manual_seed(0)
     offsets = offsets_of(SHAPES[kind])
     for transposed in TRANSPOSED:

@@ -93,7 +93,7 @@ def test_a_wrong_rule_defines_no_operator(rule: object, message: str) -> None:
         ("_ k _, _ k, _, _ _ k _, _ _ k _ -> _ _ k _, _ _ k _", "2 dimensions for operand value"),
         (
             "_ k _, _ k _, _, _ _ k _, _ _ _ k -> _ _ k _, _ _ _ k",
-            "k stands for the signature's num_kv_heads, but for head_dim in value_cache",
+            "k stands for the signature's num_kv_heads, and also for head_dim in value_cache",
         ),
         (
             "t k _, t k _, t, _ _ k _, _ _ k _ -> _ _ k _, _ _ k _; sum t",

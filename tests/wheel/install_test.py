@@ -49,7 +49,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 def test_install_check_and_uninstall(environment: Environment) -> None:
     before = environment.files()
-    # --no-index: everything that the wheel requires is there already, and pip has to see that.
+    # --no-index: everything that the wheel requires is installed already, which pip must see.
     environment.pip("install", "--no-index", str(WHEEL))
     assert environment.files() > before
     assert "No broken requirements found" in environment.pip("check")

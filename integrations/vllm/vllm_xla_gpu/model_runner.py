@@ -167,7 +167,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
                 from vllm_xla_gpu import quantized  # which imports compressed_tensors
 
                 quantized.check(model, self._count)
-            # Nothing has been allocated so far: torch_xla, or the host, does so when it has to.
+            # Nothing has been allocated so far: torch_xla, or the host, allocates on first use.
             if self._devices is None:
                 tensors = (*model.parameters(), *model.buffers())
                 self.weights = sum(tensor.nbytes for tensor in tensors)

@@ -34,7 +34,7 @@ def check(model: nn.Module) -> None:
             "a custom routing function": layer.custom_routing_function is not None,
             "weights of the router on the experts' input": layer.apply_router_weight_on_input,
             "experts that compute nothing": bool(getattr(layer, "zero_expert_num", 0)),
-            "other weights than those of gate, up and down projections": (
+            "weights besides those of gate, up and down projections": (
                 names - _STORED_SCALES - {"e_score_correction_bias"}
                 not in (_WEIGHTS, _WEIGHTS | _BIASES)
             ),

@@ -1,4 +1,4 @@
-"""gpu_suite.py: packs, runs in parts, goes on where it ended, and merges; here without a GPU."""
+"""gpu_suite.py packs, runs the tests part by part, resumes, and merges; here without a GPU."""
 
 import json
 import subprocess

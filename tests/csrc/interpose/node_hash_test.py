@@ -48,7 +48,7 @@ CASES: dict[str, tuple[Function, tuple[object, object]]] = {
         (2, 3),
     ),
     "cat, dtype": (
-        # An empty operand is left out, but for its dtype.
+        # An empty operand is left out, except for its dtype.
         lambda x, dtype: torch.cat([x(X[0]), x(torch.empty(0, dtype=dtype))]),
         (torch.float32, torch.float64),
     ),

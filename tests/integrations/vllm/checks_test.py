@@ -252,7 +252,7 @@ class Experts(FusedMoE):
         ({"apply_router_weight_on_input": True}, "with weights of the router on the experts' inp"),
         ({"custom_routing_function": print}, "with a custom routing function (layers.0.exp"),
         ({"zero_expert_num": 2}, "with experts that compute nothing (layers.0.experts); serve"),
-        ({"w13_scale": torch.nn.Parameter(torch.ones(1))}, "with other weights than those of gate"),
+        ({"w13_scale": torch.nn.Parameter(torch.ones(1))}, "with weights besides those of gate"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -61,8 +61,8 @@ inline void MakeLike(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (ends) return torch::jit::push(*stack, result);
   const at::Tensor wrapped = functionalization::to_functional_tensor(result);
   // The functional tensor shares the version counter of `result`. With a shared
-  // counter, torch.ones_like returns another tensor than the one that a mode,
-  // such as make_fx's, returned and recognizes.
+  // counter, torch.ones_like does not return the tensor that a mode, such as
+  // make_fx's, returned and recognizes.
   wrapped.unsafeGetTensorImpl()->set_version_counter(
       c10::VariableVersion(/*version=*/0));
   torch::jit::push(*stack, wrapped);

@@ -375,8 +375,7 @@ inline void WriteResults(const c10::OperatorHandle& op,
 
 inline void RegisterOutCompositions(torch::Library& m) {
   const auto write = torch::CppFunction::makeFromBoxedFunction<&WriteResults>;
-  // PyTorch's composition returns another tensor than `out` if that is
-  // functional.
+  // PyTorch's composition does not return `out` itself if `out` is functional.
   m.impl("linalg_matrix_rank.atol_rtol_float_out", write());
   m.impl("linalg_matrix_rank.atol_rtol_tensor_out", write());
   m.impl("linalg_matrix_rank.out", write());

@@ -186,8 +186,9 @@ inline at::Device DeviceOf(const at::Tensor& self, const at::Tensor& other) {
 // the type of the other operand. The upstream kernels compute in the wider
 // type.
 //
-// Integers stay as they are: the upstream kernels promote them as PyTorch does,
-// but compare an int8 with 300 itself, where PyTorch compares it with 300 -
+// Integers are not converted: the upstream kernels promote them as PyTorch
+// does, but compare an int8 with 300 itself, where PyTorch compares it with 300
+// -
 // 256. They also take an int8 beside a uint8 for a uint8, so that -1 is 255:
 // PyTorch computes with both as int16.
 template <typename Function, Function* kKernel>

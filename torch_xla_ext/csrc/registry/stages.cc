@@ -114,8 +114,8 @@ XLA_FFI_Error* SetStateInPlugin(const XLA_FFI_State_Set_Args& args) {
       reinterpret_cast<XLA_FFI_State_Set_Args*>(&newer));
 }
 
-// XLA_FFI_State_Get with the arguments of version 0.1, or with those of a newer
-// one, from a handler that was compiled with other headers than `instantiate`.
+// XLA_FFI_State_Get with the arguments of version 0.1, or of a newer version if
+// the handler was compiled with different headers from `instantiate`.
 XLA_FFI_Error* GetState(XLA_FFI_State_Get_Args* args) {
   if (args->struct_size != XLA_FFI_State_Get_Args_STRUCT_SIZE) {
     return plugin_api->XLA_FFI_State_Get(args);

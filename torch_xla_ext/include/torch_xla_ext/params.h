@@ -117,7 +117,7 @@ constexpr std::string_view CheckedName(std::string_view name) {
   for (const char c : name) {
     if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
           (c >= '0' && c <= '9') || c == '_')) {
-      throw "a parameter's name has other characters than letters and digits";
+      throw "a parameter's name may have only letters, digits and underscores";
     }
   }
   if (name == kAbsentOperands) throw "absent_operands is a reserved name";

@@ -1,5 +1,5 @@
 // XLA's XlaCustomCallStatus, through which a kernel reports a failure. The type
-// is opaque to kernels, but the caller of a kernel has to construct one.
+// is opaque to kernels, but the caller of a kernel must construct one.
 //
 // Mirrors xla/service/custom_call_status_internal.h at commit 9084478f. The
 // upstream binary's XlaCustomCallStatusSetFailure assigns to the member: both

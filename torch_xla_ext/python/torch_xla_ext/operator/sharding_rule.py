@@ -32,7 +32,7 @@ def check(call: OperatorCall, rule: rules.Rule) -> None:
             if len(dim) == 1 and sizes.setdefault(dim[0], size.text) != size.text:
                 raise ValueError(
                     f"sharding_rule {rule.text!r}: {dim[0]} stands for the signature's "
-                    f"{sizes[dim[0]]}, but for {size.text} in {name}"
+                    f"{sizes[dim[0]]}, and also for {size.text} in {name}"
                 )
 
 

@@ -97,7 +97,7 @@ def load_kernels(
     text = f"load_kernels: {source} is neither a folder nor an installed package"
     if isinstance(source, str) and source.count("/") == 1 and not source.startswith((".", "/")):
         text += (
-            "; a kernel of Hugging Face's hub has to be downloaded first, for example by "
+            "; download a kernel of Hugging Face's hub first, for example by "
             f"`hf download --repo-type kernel {source} --local-dir {folder.name}`"
         )
     raise FileNotFoundError(text)

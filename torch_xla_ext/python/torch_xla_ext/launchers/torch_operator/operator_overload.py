@@ -145,8 +145,8 @@ class OperatorOverload:
 
         Args:
             sharding_rule: by default the operator's.
-            of_part: returns the values for a device's part, if other arguments than tensors depend
-                on it; equal values must have equal functions.
+            of_part: returns the values for a device's part, if arguments besides tensors depend on
+                the part; equal values must have equal functions.
 
         Returns:
             The new values of the tensors that are written to, and the operator's return value, with
