@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kWarps * 32)
     Best best = {-INFINITY, INT_MAX};
     for (int i = lane; i < experts; i += 32) best.Take(ranks[i], i);
     best = WarpBest(best);
-    // Without an index, all ranks are NaN.
+    // If no index was found, all ranks are NaN.
     const int number = best.number < experts ? best.number : j;
     const float score = scores[number];
     total += score;

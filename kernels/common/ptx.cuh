@@ -64,7 +64,7 @@ __device__ inline void LoadMatrices(uint32_t (&matrices)[4], uint32_t shared) {
       : "r"(shared));
 }
 
-// The same, transposed.
+// Like LoadMatrices, but transposes each matrix.
 __device__ inline void LoadTransposed(uint32_t (&matrices)[4],
                                       uint32_t shared) {
   asm volatile(
@@ -165,9 +165,9 @@ __device__ inline uint32_t WidenF8Pair(uint32_t pair) {
       static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
   return static_cast<uint32_t>(wide.x) | static_cast<uint32_t>(wide.y) << 16;
 #else
-  // There is no instruction for this. Shifted to F16's position, exponent and
-  // mantissa represent a value that is 2^8 times too small; above 448 there is
-  // only NaN.
+  // Older GPUs have no instruction for this. Shifted to F16's position,
+  // exponent and mantissa represent a value that is 2^8 times too small; above
+  // 448 there is only NaN.
   const uint32_t bytes = __byte_perm(pair, 0, 0x1404);
   const uint32_t bits = (bytes & 0x80008000) | (bytes & 0x7f007f00) >> 1;
   const __half2 wide =

@@ -1,4 +1,4 @@
-// Several elements at once, and what kernels compute with.
+// Vectors of elements, and conversions to float, in which kernels compute.
 #ifndef KERNELS_COMMON_VECTOR_CUH_
 #define KERNELS_COMMON_VECTOR_CUH_
 
@@ -8,7 +8,7 @@
 
 namespace torch_xla_ext {
 
-// Loaded and stored at once.
+// Elements that are loaded and stored at once.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) Vector {
   T values[kCount];

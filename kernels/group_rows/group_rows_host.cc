@@ -10,7 +10,7 @@ Status GroupRowsOnHost(Buffer<S32, 1> groups, Result<S32, 1> order,
                        Result<S32, 1> position, Result<S32, 2> ranges,
                        const GroupRowsParams& params) {
   const int64_t count = params.num_groups;
-  // The last one is for rows without a group.
+  // Number `count` stands for rows without a group.
   const auto group_of = [&](int64_t row) {
     const int32_t group = groups.data()[row];
     return 0 <= group && group < count ? group : count;

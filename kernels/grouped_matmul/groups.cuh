@@ -137,7 +137,7 @@ __device__ inline int FindSegment(const int2* segments, int groups, int tile) {
   return low;
 }
 
-// The same, run by a warp.
+// FindSegment, run by a warp.
 __device__ inline int FindSegmentByWarp(const int2* segments, int groups,
                                         int tile) {
   const int lane = threadIdx.x % 32;

@@ -11,8 +11,9 @@ namespace torch_xla_ext::grouped_matmul {
 cudaError_t LaunchSm90(cudaStream_t stream, Product product,
                        const Arguments& arguments, int multiprocessors);
 
-// The same for kLinear with bfloat16, or MXFP4 times bfloat16, by the kernel
-// for groups of few rows, and whether it is the faster one, as measured.
+// Launches the kernel for groups of few rows, for kLinear with bfloat16, or
+// MXFP4 times bfloat16. IsOfFewRows returns whether that kernel is faster, as
+// measured.
 cudaError_t LaunchFew(cudaStream_t stream, const Arguments& arguments,
                       int multiprocessors);
 bool IsOfFewRows(const Arguments& arguments, int multiprocessors);

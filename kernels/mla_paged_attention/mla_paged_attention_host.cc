@@ -66,7 +66,7 @@ Status MlaPagedAttentionOnHost(AnyBuffer query, AnyBuffer kv_cache,
   return Status::Ok();
 }
 
-// More than any GPU has.
+// More multiprocessors than any GPU has.
 constexpr int64_t kMaxMultiprocessors = 256;
 
 int64_t WorkspaceSize(const Sizes& sizes) {

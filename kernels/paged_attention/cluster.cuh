@@ -27,7 +27,7 @@ template <typename C, int kHeadDim, int kHeadTiles>
 using ClusterTraits = AttendTraits<C, kHeadDim, kHeadTiles,
                                    kClusterUnit<C, kHeadDim, kHeadTiles>>;
 
-// The same with half the shared memory, so that twice as many clusters fit.
+// Constants for half the shared memory, so that twice as many clusters fit.
 template <typename C, int kHeadDim, int kHeadTiles>
 struct HalfClusterTraits : AttendTraits<C, kHeadDim, kHeadTiles> {
   static constexpr int kClusterBytes = 96 * 1024;

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kCombineThreads)
   if (split.pieces <= 1) return;
   const int64_t first_slot =
       static_cast<int64_t>(head_block) * args.parts + split.first_part;
-  // Twice, so that these values do not occupy registers meanwhile.
+  // Computed twice, so that these values do not occupy registers meanwhile.
   const auto all_rows = [&] {
     return RowsOf(args, HeadBlockOf(args, head_block), split.seq);
   };

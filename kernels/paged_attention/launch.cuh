@@ -196,8 +196,8 @@ bool UseClusters(const Device& device, const DecodeArgs& args) {
   return !IsLong(args, Traits::kHeadDim);
 }
 
-// The same for two or three sequences, whose clusters fit if two blocks share a
-// multiprocessor.
+// Whether ClusterKernel is faster for two or three sequences, whose clusters
+// fit if two blocks share a multiprocessor.
 template <typename Traits>
 bool UseHalfClusters(const Device& device, const DecodeArgs& args) {
   constexpr int kBytes = sizeof(ClusterMemory<Traits>) + 1024;

@@ -110,8 +110,8 @@ template <typename C>
 Status LaunchForCache(cudaStream_t stream, int64_t head_dim, float* workspace,
                       int64_t workspace_size, const DecodeArgs& args);
 
-// The same for a cache of type `cache_dtype`. Sets the members that follow from
-// the number of heads: rows, head_blocks.
+// Launches the kernels for a cache of type `cache_dtype`. Sets the members that
+// follow from the number of heads: rows, head_blocks.
 Status LaunchDecode(cudaStream_t stream, DType cache_dtype, int64_t head_dim,
                     float* workspace, int64_t workspace_size, DecodeArgs args);
 

@@ -1,5 +1,5 @@
-// Which kernel serves a call of paged_attention: the first one of this list
-// that is compiled for it (the table in IsCompiled), and that is for it.
+// The kernel that serves a call of paged_attention: the first of this list that
+// is for the call, and compiled for it (the table in IsCompiled).
 //
 //   kernel        for                                          file
 //   float32       queries of F32; the others: of F16 and BF16  float32.cuh

@@ -62,7 +62,8 @@ struct Arguments {
 // The kernels of ragged_paged_attention; variants.cuh says which one is for
 // which batch.
 
-// What the kernel for Hopper is compiled for, and the keys of its tiles.
+// The head_dim for which the kernel for Hopper is compiled, and the keys of its
+// tiles.
 inline constexpr int kSm90HeadDim = 128, kSm90TileTokens = 128;
 cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments,
                              bool cache_is_fp8);

@@ -66,7 +66,7 @@ __device__ inline TokenRows RowsOf(const TokenArgs& args,
                      0, args.rows);
 }
 
-// Nothing: which row is next is not known yet.
+// Does nothing, because the next row is not known yet.
 template <typename Traits>
 __device__ inline void PrefetchQuery(const TokenArgs& args,
                                      const HeadBlock& block, int seq) {}

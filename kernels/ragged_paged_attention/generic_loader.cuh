@@ -49,9 +49,9 @@ __device__ inline void LoadQuery(const Arguments& arguments, const Piece& piece,
   }
 }
 
-// The same, converted to F16, with the dimensions in the order of KeyFragments.
-// BF16 may be out of F16's range, so a power of two is factored out of each
-// row.
+// Copies a piece's queries, converted to F16, with the dimensions in the order
+// of KeyFragments. BF16 may be out of F16's range, so a power of two is
+// factored out of each row.
 template <typename Plan>
 __device__ inline void LoadQueryF8(const Arguments& arguments,
                                    const Piece& piece, int kv_head, uint32_t to,

@@ -120,8 +120,8 @@ paged_attention::DecodeArgs DecodeArgsOf(DType cache_dtype,
   return args;
 }
 
-// The same, with counters to set to zero for the kernel that comes after those
-// of paged_attention.
+// DecodeArgsOf, with counters to set to zero for the kernel that comes after
+// those of paged_attention.
 paged_attention::DecodeArgs FirstKernelArgs(DType cache_dtype, bool is_followed,
                                             Arguments* arguments) {
   // One thread block zeros them, so limit their number.

@@ -109,7 +109,7 @@ __device__ inline void WidenTile(SharedMemory<true>& shared, int part,
   }
 }
 
-// Eight BF16 that are values of F8E4M3FN, as those.
+// Eight BF16 that are values of F8E4M3FN, converted to F8E4M3FN.
 __device__ inline uint2 NarrowEight(uint4 wide) {
   const auto pair = [](uint32_t bits) {
     const float2 values =

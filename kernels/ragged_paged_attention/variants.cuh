@@ -1,5 +1,6 @@
-// Which kernels serve a batch: the first row that fits. If it has two kernels,
-// lengths that only the GPU knows decide which tokens are the second one's.
+// The kernels that serve a batch: those of the first row that fits. If a row
+// has two kernels, lengths that only the GPU knows decide which tokens the
+// second one computes.
 //
 //   query   cache   head_dim  GPU  batch              kernels
 //   F32     all     all       all  all                kFloat32
@@ -10,9 +11,9 @@
 //   16-bit  all     128       9.0  FitsSm90           kSm90
 //   16-bit  all     all       all  all                kGeneric
 //
-// IsFewQueries and IsFewQueriesSplit are asked of batches that FitsSm90. What
-// launches a kernel makes smaller choices by type: LaunchSm90Kernel that of the
-// products' types, and HasAllPlans (below) that of the generic kernel's plans.
+// IsFewQueries and IsFewQueriesSplit are asked of batches that FitsSm90.
+// LaunchSm90Kernel chooses the products' types, and HasAllPlans (below) the
+// generic kernel's plans.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_VARIANTS_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_VARIANTS_CUH_
 
