@@ -118,7 +118,7 @@ def test_a_reference_that_gives_something_else(device: torch.device) -> None:
         debug.use_reference("TestIncrement"),
         pytest.raises(
             ValueError,
-            match=r"'TestIncrement': its reference .* gives S32\[2, 3\] instead of F32\[2, 3\]",
+            match=r"'TestIncrement': its reference .* returns S32\[2, 3\] instead of F32\[2, 3\]",
         ),
     ):
         increment(device)

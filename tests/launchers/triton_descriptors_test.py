@@ -176,9 +176,9 @@ def test_wrong_descriptors_are_refused(x: Tensor, device: torch.device) -> None:
 
     with pytest.raises(TypeError, match=r"source was compiled as tensordesc<fp32\[16, 32\]>, but "):
         call(on_device)
-    with pytest.raises(TypeError, match=r"but is tensordesc<fp32\[16, 16\]>"):
+    with pytest.raises(TypeError, match=r"the argument is tensordesc<fp32\[16, 16\]>"):
         call(described(on_device, [16, 16]))
-    with pytest.raises(TypeError, match=r"but is tensordesc<bf16\[16, 32\]>"):
+    with pytest.raises(TypeError, match=r"the argument is tensordesc<bf16\[16, 32\]>"):
         call(described(on_device.bfloat16()))
     with pytest.raises(ValueError, match=r"\[48, 1\], which is outside of its tensor's 2880 elem"):
         call(TensorDescriptor(on_device, [ROWS + 1, COLUMNS], [COLUMNS, 1], [16, 32]))

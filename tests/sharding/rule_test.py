@@ -52,7 +52,7 @@ def test_a_declared_sum() -> None:
         ("() -> _", r"'\)' is misplaced"),
         ("(n _) -> n", "'_' is misplaced"),
         ("n 2 -> n _", "number 2 stands alone"),
-        ("n n -> n", "operand 0 has n twice"),
+        ("n n -> n", "operand 0 has the factor n twice"),
         ("n -> m", "m of result 0 is in no operand"),
         ("n t -> n", "t is in an operand, but not in result 0.*write _ for"),
         ("n -> n, _", "n is in an operand, but not in result 1"),

@@ -122,7 +122,7 @@ def test_architectures_that_there_are_not() -> None:
     assert compiler.architecture_for(80, [80, 90]) == "sm_80"
     # A newer GPU than NVRTC knows: PTX, which its driver compiles.
     assert compiler.architecture_for(103, [80, 90, 100]) == "compute_100"
-    with pytest.raises(RuntimeError, match="from 80 on, but the GPU has 60"):
+    with pytest.raises(RuntimeError, match="80 and newer, but the GPU has 60"):
         compiler.architecture_for(60, [80, 90])
 
 
