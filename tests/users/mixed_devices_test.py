@@ -81,7 +81,7 @@ def test_one_warning_names_the_line() -> None:
         for _ in range(3):
             line = sys._getframe().f_lineno + 1
             functional.l1_loss(X, Y)
-    texts = [str(one.message) for one in caught if "an operator gets" in str(one.message)]
+    texts = [str(one.message) for one in caught if "an operator receives" in str(one.message)]
     assert len(texts) == 1
     assert texts[0].startswith(
         f"{__file__}:{line}: an operator receives tensors on xla:0 and one on"
