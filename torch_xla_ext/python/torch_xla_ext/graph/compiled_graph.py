@@ -313,7 +313,8 @@ class _Compilation:
             ],
             lowered.parameter_indices,
             self._new,
-            [-1] * len(self._tensors),
+            argument_state=[-1] * len(self._tensors),
+            replaced_gradients=[],
             # The next step draws other random numbers.
             ends_step=any(kind == Source.SEED for kind, _ in sources),
         )

@@ -414,6 +414,13 @@ class Tracer:
         for index, number in enumerate(state):
             storage = _XLAC._xla_capture_storage(self._known[number].tensor)
             state_storages.setdefault(storage, index)
+        replaced = [
+            (Source.ARGUMENT, reference.argument)
+            if reference.argument is not None
+            else (Source.STATE, indices[self._by_id[id(reference.tensor())]])
+            for reference, _ in gradients
+        ]
+        read_gradients = [index for kind, index in parameters if kind == Source.GRADIENT]
         # A tensor that is passed twice is recorded once.
         leaves = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
         arguments = [self._copies.get(number, leaf) for number, leaf in enumerate(leaves)]
@@ -427,6 +434,11 @@ class Tracer:
             lowered.parameter_indices,
             new,
             [state_storages.get(_XLAC._xla_capture_storage(tensor), -1) for tensor in arguments],
+            [
+                (kind, index)
+                for kind, index in replaced
+                if kind == Source.ARGUMENT or index not in read_gradients
+            ],
             ends_step=True,
         )
         copied_back = [
