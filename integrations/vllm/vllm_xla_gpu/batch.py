@@ -46,14 +46,16 @@ def step_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
 def decode_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
     """Return the sizes whose programs take one token of each sequence, which is faster.
 
-    The largest size is excluded, and so are sizes where a step with more tokens per sequence, which
-    goes to the next size, would take longer.
+    A step of one sequence has a size of its own: its kernels are made for one token. The largest
+    size is excluded, and so are sizes where a step with more tokens per sequence, which goes to the
+    next size, would take longer.
 
     Args:
         sizes: of step_sizes.
         num_seqs: of a step, at most.
     """
-    return [size for size in sizes[:-1] if size <= min(num_seqs, _MOST_DECODED)]
+    found = [size for size in sizes[:-1] if size <= min(num_seqs, _MOST_DECODED)]
+    return sorted({1, *found}) if found else []
 
 
 @dataclass(frozen=True)
