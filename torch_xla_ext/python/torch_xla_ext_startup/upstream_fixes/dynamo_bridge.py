@@ -186,6 +186,12 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
         compiled = original.kwargs["fw_compiler"](graph, inputs)
         return compiled if remade is None else keeping_views(compiled, remade)
 
+    def backward_compiler(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> object:
+        from torch_xla_ext.graph.recomputation import order_regions
+
+        order_regions(graph)
+        return original.kwargs["fw_compiler"](graph, inputs)
+
     merge = runtime_wrappers.merge_view_inputs
     upstream = aot_autograd(
         **original.kwargs,
@@ -219,7 +225,7 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
     ) -> Callable[..., object]:
 
         # torch wraps it once more in each compilation: RecursionError after a few hundred.
-        upstream.kwargs.pop("bw_compiler", None)
+        upstream.kwargs["bw_compiler"] = backward_compiler
         with (
             decompositions.traced_for_xla(upstream.kwargs, inputs),
             # Else an operator that writes to views gets them made of XLA's tensors: copies.
