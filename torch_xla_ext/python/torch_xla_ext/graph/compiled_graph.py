@@ -179,6 +179,7 @@ def _trace(
             return compilation.run(outputs, _result_dtypes(graph), is_passed)
     finally:
         trace.undo(own_tensors)
+        trace.end()
 
 
 def _result_dtypes(graph: torch.fx.GraphModule) -> list[torch.dtype | None]:

@@ -266,17 +266,22 @@ class Tracer:
         """
         self._prepare()
         self._tensor_trace.begin()
+        keeps = False
         try:
-            outputs = self._call()
-            self._check_storages()
-            make_replay = self._compile(outputs)
-        except NotRepeatableError:
-            raise
-        except BaseException:
+            try:
+                outputs = self._call()
+                self._check_storages()
+                make_replay = self._compile(outputs)
+            except NotRepeatableError:
+                keeps = True
+                raise
+            except BaseException:
+                self._undo()
+                raise
             self._undo()
-            raise
-        self._undo()
-        return make_replay()
+            return make_replay()
+        finally:
+            self._tensor_trace.end(keeps=keeps)
 
     def _undo(self) -> None:
         for number, gradient in self._gradients.items():

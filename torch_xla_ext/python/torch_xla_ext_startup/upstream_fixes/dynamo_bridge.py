@@ -155,14 +155,17 @@ def _nodes_without_kernel(
     graph: torch.fx.GraphModule, arguments: Sequence[object], collector_type: type
 ) -> set[torch.fx.Node]:
     """Return the operators that torch_xla runs on the host. Leaves the arguments as they are."""
-    saved = torch_xla._XLAC._XlaSavedState()
-    saved.add_all(list(arguments))
+    from torch_xla_ext.graph.traced_program import Trace
+
+    trace = Trace(arguments)
+    trace.begin()
     try:
         collector = collector_type(graph)
         with torch.no_grad():
             collector.run(*arguments)
     finally:
-        saved.restore()
+        trace.undo(arguments)
+        trace.end()
     return set(collector.get_unsupported_nodes())
 
 
