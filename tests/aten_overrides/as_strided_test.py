@@ -105,3 +105,24 @@ def test_strides_of_0_and_of_windows() -> None:
         assert torch.equal(x.to("xla").as_strided(size, stride).cpu(), x.as_strided(size, stride))
     with pytest.raises(RuntimeError, match="reach element 14 of a tensor with 10 elements"):
         x.to("xla").as_strided((3, 5), (5, 1))
+
+
+def test_as_strided_in_place_of_a_view() -> None:
+    """PyTorch's own kernel takes its steps for those through the view."""
+    columns = torch.arange(12.0, device="xla").view(3, 4)[:, ::2]
+    with pytest.raises(RuntimeError, match=r"as_strided_: size \[3, 4\] and stride \[4, 1\]"):
+        columns.as_strided_((3, 4), (4, 1), 0)
+    with pytest.raises(RuntimeError, match="the stride .* may be of either"):
+        columns.as_strided_((2,), (2,))
+    x = torch.arange(12.0, device="xla")
+    x.as_strided_((2, 2), (1, 5), 1).add_(100)
+    assert x.tolist() == [[101, 106], [102, 107]]
+
+
+def test_as_strided_scatter_stays_on_the_device() -> None:
+    def step(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided_scatter(x, values, (2, 3), (3, 2), 1)
+
+    x, values = torch.arange(12.0), -torch.ones(2, 3)
+    for way in ("lazy", "captured"):
+        assert torch.equal(run_by(way, step)(x.to("xla"), values.to("xla")).cpu(), step(x, values))

@@ -7,7 +7,6 @@
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/FunctionalTensorWrapper.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
 #include <torch/library.h>
@@ -146,12 +145,7 @@ inline void CheckOut(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
         operands.push_back(arguments[i]);
       }
     }
-    const at::AutoDispatchSkipFunctionalize guard;
-    // Such as torch.compile's mode, which would get tensors that it does not
-    // know.
-    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::DispatchKeySet(
-        {c10::DispatchKey::Python, c10::DispatchKey::PreDispatch,
-         c10::DispatchKey::PythonTLSSnapshot}));
+    const OutsideOfModes guard;
     const c10::WarningUtils::WarningHandlerGuard no_warnings(nullptr);
     try {
       op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta),

@@ -30,6 +30,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/losses.h"
 #include "torch_xla_ext/csrc/aten_overrides/normalization.h"
 #include "torch_xla_ext/csrc/aten_overrides/out_checks.h"
+#include "torch_xla_ext/csrc/aten_overrides/overlap_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/pooling.h"
 #include "torch_xla_ext/csrc/aten_overrides/precision.h"
 #include "torch_xla_ext/csrc/aten_overrides/random.h"
@@ -428,6 +429,7 @@ void RegisterForFunctionalization(torch::Library& m) {
   // views.h
   m.impl("_pack_padded_sequence", PackPaddedSequence);
   m.impl("as_strided", AsStridedAsView);
+  CheckedAsStrided::Register(m);
   m.impl("expand", ExpandAsView);
   m.impl("unfold", UnfoldAsView);
 }
@@ -461,6 +463,7 @@ bool RegisterAll() {
   Register(c10::DispatchKey::XLA, RegisterCallChecks);
   Register(c10::DispatchKey::XLA, RegisterDtypeChecks);
   Register(c10::DispatchKey::Functionalize, RegisterOutChecks);
+  Register(c10::DispatchKey::Functionalize, RegisterOverlapChecks);
   Register(c10::DispatchKey::AutogradXLA, RegisterOutCompositions);
   return true;
 }
