@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -67,6 +68,20 @@ inline DescribedList Described(const at::ITensorListRef& tensors) {
 template <typename Other>
 const Other& Described(const Other& other) {
   return other;
+}
+
+// Whether a tensor is a functionalized one of XLA whose sizes are known, and
+// not one of torch.compile's, whose own checks are PyTorch's.
+inline bool IsChecked(const at::Tensor& tensor) {
+  namespace functionalization = at::functionalization::impl;
+  if (!tensor.defined() || !tensor.is_xla() || !IsToBeChecked(tensor) ||
+      !functionalization::isFunctionalTensor(tensor)) {
+    return false;
+  }
+  return !functionalization::unsafeGetFunctionalWrapper(tensor)
+              ->value()
+              .key_set()
+              .has(c10::DispatchKey::Python);
 }
 
 // Calls that are neither functionalized nor seen by a mode of Python, such as

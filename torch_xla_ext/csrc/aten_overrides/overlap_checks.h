@@ -107,20 +107,6 @@ inline Rule RuleOf(const c10::OperatorHandle& op, std::string_view name) {
           any, !of_first};
 }
 
-// Whether a tensor is a functionalized one of XLA whose sizes are known, and
-// not one of torch.compile's, whose own checks are PyTorch's.
-inline bool IsChecked(const at::Tensor& tensor) {
-  namespace functionalization = at::functionalization::impl;
-  if (!tensor.defined() || !tensor.is_xla() || !IsToBeChecked(tensor) ||
-      !functionalization::isFunctionalTensor(tensor)) {
-    return false;
-  }
-  return !functionalization::unsafeGetFunctionalWrapper(tensor)
-              ->value()
-              .key_set()
-              .has(c10::DispatchKey::Python);
-}
-
 inline bool MayOverlap(const at::Tensor& tensor) {
   const auto& metas = ViewMetasOf(
       *at::functionalization::impl::unsafeGetFunctionalWrapper(tensor));
