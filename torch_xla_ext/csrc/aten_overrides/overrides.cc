@@ -431,7 +431,7 @@ void RegisterForFunctionalization(torch::Library& m) {
   // views.h
   m.impl("_pack_padded_sequence", PackPaddedSequence);
   m.impl("as_strided", AsStridedAsView);
-  CheckedAsStrided::Register(m);
+  RegisterAsStridedOfViews(m);
   m.impl("expand", ExpandAsView);
   m.impl("unfold", UnfoldAsView);
 }

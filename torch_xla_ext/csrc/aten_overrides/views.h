@@ -331,7 +331,46 @@ inline at::Tensor AsStridedAsView(const at::Tensor& self,
       });
 }
 
-// PyTorch's as_strided_ of a view takes the steps for those through the view.
+// PyTorch's functionalization of as_strided_copy, as_strided_scatter and
+// as_strided_ takes all steps for those through the view.
+struct AsStridedCopyOfView {
+  using Kernel =
+      RegisteredKernel<at::_ops::as_strided_copy, AsStridedCopyOfView,
+                       c10::DispatchKey::Functionalize>;
+
+  static at::Tensor Call(c10::DispatchKeySet keys, const at::Tensor& self,
+                         at::SymIntArrayRef size, at::SymIntArrayRef stride,
+                         std::optional<c10::SymInt> offset) {
+    if (KnownSteps(self, size, stride, offset)) {
+      return at::clone(AsStridedAsView(self, size, stride, offset));
+    }
+    return Kernel::Call<at::Tensor, const at::Tensor&, at::SymIntArrayRef,
+                        at::SymIntArrayRef, std::optional<c10::SymInt>>(
+        keys, self, size, stride, offset);
+  }
+};
+
+struct AsStridedScatterOfView {
+  using Kernel =
+      RegisteredKernel<at::_ops::as_strided_scatter, AsStridedScatterOfView,
+                       c10::DispatchKey::Functionalize>;
+
+  static at::Tensor Call(c10::DispatchKeySet keys, const at::Tensor& self,
+                         const at::Tensor& src, at::SymIntArrayRef size,
+                         at::SymIntArrayRef stride,
+                         std::optional<c10::SymInt> offset) {
+    const std::optional<Steps> steps = KnownSteps(self, size, stride, offset);
+    TORCH_CHECK(!steps || !steps->is_of_base, "as_strided_scatter: size ", size,
+                " and stride ", stride,
+                " are of the tensor that this is a view of. Please call "
+                "as_strided_scatter() of that tensor.");
+    return Kernel::Call<at::Tensor, const at::Tensor&, const at::Tensor&,
+                        at::SymIntArrayRef, at::SymIntArrayRef,
+                        std::optional<c10::SymInt>>(keys, self, src, size,
+                                                    stride, offset);
+  }
+};
+
 struct CheckedAsStrided {
   using Kernel = RegisteredKernel<at::_ops::as_strided_, CheckedAsStrided,
                                   c10::DispatchKey::Functionalize>;
@@ -350,11 +389,14 @@ struct CheckedAsStrided {
                         std::optional<c10::SymInt>>(keys, self, size, stride,
                                                     offset);
   }
-
-  static void Register(torch::Library& m) {
-    Kernel::Replace(m, TORCH_FN(Call));
-  }
 };
+
+inline void RegisterAsStridedOfViews(torch::Library& m) {
+  AsStridedCopyOfView::Kernel::Replace(m, TORCH_FN(AsStridedCopyOfView::Call));
+  AsStridedScatterOfView::Kernel::Replace(
+      m, TORCH_FN(AsStridedScatterOfView::Call));
+  CheckedAsStrided::Kernel::Replace(m, TORCH_FN(CheckedAsStrided::Call));
+}
 
 // PyTorch calls as_strided with the tensor's own offset, which XLA does not
 // know for a view.
