@@ -127,3 +127,11 @@ def test_writes(name: str, way: str) -> None:
     result = run_by(way, step)(on_device)
     assert torch.equal(result.cpu(), step(x))
     assert torch.equal(on_device.cpu(), x)
+
+
+def test_a_mask_is_filled_with_one_of_the_elements() -> None:
+    x = torch.arange(9.0)
+    on_device = x.to("xla")
+    for y in (x, on_device):
+        y[y > 4] = y[1]
+    assert torch.equal(on_device.cpu(), x)

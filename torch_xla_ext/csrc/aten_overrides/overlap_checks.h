@@ -197,7 +197,7 @@ class CheckedWrite : public c10::OperatorKernel {
                    std::optional<size_t> place) const {
     if (!IsChecked(written)) return;
     if (!WritesTheSame(arguments)) CheckElements(written);
-    if (!rule_.is_partial_refused) return;
+    if (!rule_.is_partial_refused || FillsMask(arguments)) return;
     for (size_t j = 0; j < arguments.size(); ++j) {
       if (std::count(written_.begin(), written_.end(), j) != 0) continue;
       const bool is_any_refused =
@@ -217,6 +217,16 @@ class CheckedWrite : public c10::OperatorKernel {
   bool WritesTheSame(const Arguments& arguments) const {
     if (!is_assignment_) return is_idempotent_;
     return arguments[2].toTensor().sym_numel() == 1 && !arguments[3].toBool();
+  }
+
+  // Whether an assignment is `x[mask] = number`, which PyTorch reads before.
+  bool FillsMask(const Arguments& arguments) const {
+    if (!is_assignment_ || !WritesTheSame(arguments)) return false;
+    const auto indices = arguments[1].toListRef();
+    return std::all_of(indices.begin(), indices.end(), [](const auto& index) {
+      return !index.isTensor() || index.toTensor().scalar_type() == at::kBool ||
+             index.toTensor().scalar_type() == at::kByte;
+    });
   }
 
   const bool is_idempotent_, is_assignment_;
