@@ -149,7 +149,7 @@ def test_make_fx_of_a_new_value_for_data() -> None:
         y.data = x + 5
         return y
 
-    with pytest.raises(RuntimeError, match="cannot trace an assignment to `x.data`"):
+    with pytest.raises(RuntimeError, match=r"cannot trace an assignment to `x\.data`"):
         make_fx(assign)(torch.ones(2, device="xla"))
 
 
