@@ -45,6 +45,12 @@ REFUSED: dict[str, Call] = {
     "gradient of binary_cross_entropy": lambda d: aten.binary_cross_entropy_backward(
         ones(d, torch.float)[0], ones(d, torch.float), ones(d, torch.int)
     ),
+    "logits and classes": lambda d: F.binary_cross_entropy_with_logits(
+        ones(d, torch.float), ones(d)
+    ),
+    "logits and booleans": lambda d: F.binary_cross_entropy_with_logits(
+        ones(d, torch.float), ones(d, torch.bool)
+    ),
 }
 
 
@@ -58,7 +64,7 @@ def test_refused(name: str) -> None:
     assert "\n" not in texts[1]
     if texts[0].startswith(("result type", "Found dtype", "put_")):
         assert texts[1] == texts[0]
-    elif not texts[1].startswith("value cannot be converted to type"):
+    elif not texts[1].startswith(("value cannot be converted to type", "Subtraction, the `-`")):
         assert "normal" in texts[1] or "not implemented for" in texts[1]
 
 

@@ -193,6 +193,7 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(binary_cross_entropy, CheckBinaryCrossEntropy)
   TORCH_XLA_EXT_CHECK(binary_cross_entropy_backward,
                       CheckBinaryCrossEntropyBackward)
+  TORCH_XLA_EXT_CHECK(binary_cross_entropy_with_logits, CheckLossOfLogits)
   TORCH_XLA_EXT_CHECK(bitwise_left_shift_Tensor, CheckBitwiseShift)
   TORCH_XLA_EXT_CHECK(bitwise_not, CheckBitwiseNot)
   TORCH_XLA_EXT_CHECK(bitwise_right_shift_Tensor, CheckBitwiseShift)

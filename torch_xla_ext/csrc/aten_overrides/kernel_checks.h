@@ -136,6 +136,16 @@ inline void CheckBinaryCrossEntropyBackward(const at::Tensor&,
   CheckBinaryCrossEntropy(self, target);
 }
 
+// PyTorch's composition multiplies 1 - target in place.
+inline void CheckLossOfLogits(const at::Tensor& self,
+                              const at::Tensor& target) {
+  CheckRsubOfNumber(target);
+  const at::ScalarType type = at::result_type(self, target);
+  TORCH_CHECK(c10::canCast(type, target.scalar_type()), "result type ", type,
+              " can't be cast to the desired output type ",
+              target.scalar_type());
+}
+
 inline void CheckBitwiseShift(const at::Tensor& self, const at::Tensor& other) {
   at::meta::bitwise_left_shift(self, other);
   CheckShift(self, other);
