@@ -141,7 +141,8 @@ def write_model(folder: Path, args: argparse.Namespace) -> None:
 def make_weights(model: torch.nn.Module, *_: object) -> None:
     """Fill the weights with random numbers; vLLM's own function would draw them on the host."""
     # Not those of state_dict: writing to a view there would give the view new memory.
-    names = model.state_dict().keys()
+    # Nor are those kept, whose old values would need memory beside the new ones.
+    names = list(model.state_dict())
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     with torch.no_grad():
         for name in filter(tensors.__contains__, names):

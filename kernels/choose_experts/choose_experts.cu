@@ -16,6 +16,7 @@ constexpr int kWarps = 4;  // of a block
 struct Arguments {
   const void* logits;  // [tokens, experts]
   const float* bias;   // [experts], or null
+  const bool* mask;    // [tokens], or null
   float* weights;      // [tokens, top_k]
   int* chosen;         // [tokens, top_k]
   int tokens, experts, top_k, num_groups, top_groups;
@@ -95,6 +96,13 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int experts = arguments.experts, top_k = arguments.top_k;
   const int token = blockIdx.x * kWarps + warp;
   if (token >= arguments.tokens) return;
+  if (arguments.mask != nullptr && !arguments.mask[token]) {
+    for (int j = lane; j < top_k; j += 32) {
+      arguments.weights[int64_t{token} * top_k + j] = 0;
+      arguments.chosen[int64_t{token} * top_k + j] = experts;
+    }
+    return;
+  }
   float* const scores = shared + warp * 2 * experts;
   float* const ranks = scores + experts;
   const T* const logits =
@@ -156,7 +164,8 @@ __global__ void __launch_bounds__(kWarps * 32)
 }
 
 Status LaunchChoose(cudaStream_t stream, AnyBuffer logits,
-                    std::optional<Buffer<F32, 1>> bias, Result<F32, 2> weights,
+                    std::optional<Buffer<F32, 1>> bias,
+                    std::optional<Buffer<PRED, 1>> mask, Result<F32, 2> weights,
                     Result<S32, 2> chosen, const ChooseExpertsParams& params) {
   XLA_KERNEL_RETURN_IF_ERROR(CheckParams(logits.dim(1), params));
   if (logits.dim(0) == 0) return Status::Ok();
@@ -167,6 +176,7 @@ Status LaunchChoose(cudaStream_t stream, AnyBuffer logits,
   Arguments arguments = {};
   arguments.logits = logits.untyped_data();
   arguments.bias = bias.has_value() ? bias->data() : nullptr;
+  arguments.mask = mask.has_value() ? mask->data() : nullptr;
   arguments.weights = weights.data();
   arguments.chosen = chosen.data();
   arguments.tokens = static_cast<int>(logits.dim(0));

@@ -6,7 +6,8 @@
 // whose two largest ranks have the largest sum. The top_k candidates with the
 // largest ranks are chosen, of equal ones the first. Their weights are their
 // scores, or if `renormalize` is set those divided by their sum, times
-// `scaling`.
+// `scaling`. A token whose mask is false has the expert `experts`, that is
+// none, and the weight 0.
 #ifndef KERNELS_CHOOSE_EXPERTS_CHOOSE_EXPERTS_H_
 #define KERNELS_CHOOSE_EXPERTS_CHOOSE_EXPERTS_H_
 
@@ -15,7 +16,8 @@
 namespace torch_xla_ext::choose_experts {
 
 inline constexpr Signature kChooseExperts = ParseSignature(
-    "XlaGpuChooseExperts(logits: T[n, experts], bias?: F32[experts]) -> "
+    "XlaGpuChooseExperts(logits: T[n, experts], bias?: F32[experts], "
+    "mask?: PRED[n]) -> "
     "(weights: F32[n, top_k], chosen: S32[n, top_k]) "
     "where T: F16 | BF16 | F32, experts: 1..1024");
 

@@ -54,8 +54,8 @@ void KeepGroups(bool has_bias, const ChooseExpertsParams& params,
 }
 
 Status ChooseOnHost(AnyBuffer logits, std::optional<Buffer<F32, 1>> bias,
-                    Result<F32, 2> weights, Result<S32, 2> chosen,
-                    const ChooseExpertsParams& params) {
+                    std::optional<Buffer<PRED, 1>> mask, Result<F32, 2> weights,
+                    Result<S32, 2> chosen, const ChooseExpertsParams& params) {
   const int64_t experts = logits.dim(1), top_k = params.top_k;
   XLA_KERNEL_RETURN_IF_ERROR(CheckParams(experts, params));
   const float scaling = static_cast<float>(params.scaling);
@@ -63,6 +63,12 @@ Status ChooseOnHost(AnyBuffer logits, std::optional<Buffer<F32, 1>> bias,
     using T = decltype(t);
     std::vector<float> scores(experts);
     for (int64_t row = 0; row < logits.dim(0); ++row) {
+      if (mask.has_value() && !mask->data()[row]) {
+        std::fill_n(weights.data() + row * top_k, top_k, 0.0f);
+        std::fill_n(chosen.data() + row * top_k, top_k,
+                    static_cast<int32_t>(experts));
+        continue;
+      }
       ToFloats(logits.data<T>() + row * experts, experts, scores.data());
       Score(params.sigmoid, &scores);
       std::vector<float> ranks = scores;

@@ -79,6 +79,18 @@ def test_equal_logits(device: torch.device) -> None:
     assert numbers.tolist() == [list(range(5))] * 2
 
 
+@pytest.mark.parametrize("recorded", [False, True], ids=["kernel", "recorded"])
+def test_tokens_without_experts(device: torch.device, recorded: bool) -> None:
+    logits, mask = torch.randn(9, 12), torch.arange(9) % 3 > 0
+    leaf = logits.to(device).requires_grad_(recorded)
+    weights, numbers = choose_experts(leaf, 2, mask=mask.to(device))
+    right, right_numbers = choose_experts(logits, 2)
+    assert numbers.dtype == torch.int32
+    assert torch.equal(numbers.cpu(), right_numbers.masked_fill(~mask[:, None], 12))
+    right = right.masked_fill(~mask[:, None], 0)
+    torch.testing.assert_close(weights.detach().cpu(), right, rtol=1e-5, atol=1e-6)
+
+
 def test_gradients(device: torch.device) -> None:
     logits = torch.randn(5, 8)
     for renormalize in (False, True):

@@ -24,13 +24,13 @@ def _check(
 
 
 define_operator(
-    "xla_gpu::choose_experts(Tensor logits, Tensor? bias, int top_k, bool sigmoid=False, "
+    "xla_gpu::choose_experts(Tensor logits, Tensor? bias, Tensor? mask, int top_k, bool sigmoid=False, "
     "int num_groups=1, int top_groups=1, bool renormalize=True, float scaling=1.0) "
     "-> (Tensor, Tensor)",
     target="XlaGpuChooseExperts",
     environment=(),
     check=_check,
-    sharding_rule="n _, _ -> n _, n _",
+    sharding_rule="n _, _, n -> n _, n _",
 )
 
 
@@ -40,6 +40,7 @@ def choose_experts(
     *,
     scoring: str = "softmax",
     bias: torch.Tensor | None = None,
+    mask: torch.Tensor | None = None,
     num_groups: int = 1,
     top_groups: int = 1,
     renormalize: bool = True,
@@ -55,6 +56,7 @@ def choose_experts(
         top_k: the number of experts for each token, at most 64.
         scoring: "softmax" or "sigmoid".
         bias: float32 [num_experts], added to the scores for the choice, not for the weights.
+        mask: bool [num_tokens], False for tokens without experts, such as padding.
         num_groups, top_groups: the number of groups, at most 32, and of chosen groups.
         renormalize: whether to scale the weights of a token's experts so that their sum is
             `scaling`.
@@ -62,7 +64,8 @@ def choose_experts(
 
     Returns:
         The weights, float32, and the experts, int32, both [num_tokens, top_k]. Among equal experts,
-        the first are chosen. The weights are differentiable.
+        the first are chosen. A token without experts has the index num_experts and the weight 0.
+        The weights are differentiable.
 
     Raises:
         TypeError, ValueError: an argument has an unsupported or mismatched dtype, shape or value.
@@ -78,7 +81,7 @@ def choose_experts(
         raise ValueError(f"choose_experts: expected scoring softmax or sigmoid but got {scoring}")
     if not (torch.is_grad_enabled() and logits.requires_grad):
         return torch.ops.xla_gpu.choose_experts(
-            *(logits, bias, top_k, scoring == "sigmoid"),
+            *(logits, bias, mask, top_k, scoring == "sigmoid"),
             *(num_groups, top_groups, renormalize, scaling),
         )
     scores = logits.float()
@@ -97,4 +100,8 @@ def choose_experts(
     weights = scores.gather(-1, experts)
     if renormalize:
         weights = weights / weights.sum(-1, keepdim=True)
-    return weights * scaling, experts.int()
+    weights, experts = weights * scaling, experts.int()
+    if mask is not None:
+        weights = torch.where(mask[:, None], weights, 0)
+        experts = torch.where(mask[:, None], experts, logits.shape[-1])
+    return weights, experts

@@ -20,7 +20,7 @@ def _reference(logits: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
 
 def _of_tensors(logits: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    weights, experts = torch.ops.xla_gpu.choose_experts(logits, bias, _TOP_K)
+    weights, experts = torch.ops.xla_gpu.choose_experts(logits, bias, None, _TOP_K)
     return torch.cat([weights, experts.float()])
 
 
@@ -31,7 +31,7 @@ SAMPLES = [
         reference=_reference,
         dtypes=(torch.float32, torch.float16, torch.bfloat16),
         arguments=_arguments,
-        others=(_TOP_K,),
+        others=(None, _TOP_K),
         of_tensors=_of_tensors,
         tolerance=1e-6,
     )

@@ -47,6 +47,8 @@ def reference(
     for token, row in enumerate(x.double()):
         total = torch.zeros(x.shape[1], dtype=torch.float64)
         for weight, expert in zip(weights[token], experts[token].tolist(), strict=True):
+            if expert == len(gate_up):
+                continue
             both = gate_up[expert].double() @ row
             if gate_up_bias is not None:
                 both = both + gate_up_bias[expert].double()
@@ -75,6 +77,21 @@ def test_result(device: torch.device, dtype: torch.dtype, bias: bool) -> None:
     result = fused_experts(**to(device, tensors))
     assert (result.dtype, result.shape) == (dtype, (TOKENS, HIDDEN))
     assert_near(result, reference(**tensors), dtype)
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["kernel", "recorded"])
+def test_tokens_without_experts(device: torch.device, recorded: bool) -> None:
+    tensors = moe(torch.float32, bias=True)
+    tensors["experts"][::3], tensors["weights"][::3] = EXPERTS, 0
+    expected = reference(**tensors)
+    tensors = to(device, tensors)
+    leaf = tensors.pop("x").requires_grad_(recorded)
+    result = fused_experts(leaf, **tensors)
+    assert_near(result, expected, torch.float32)
+    assert not expected[::3].any()
+    if recorded:
+        result.sum().backward()
+        assert leaf.grad.cpu().any(1).tolist() == [row % 3 > 0 for row in range(TOKENS)]
 
 
 @pytest.mark.parametrize("gate_rows", [1, 8, 20])

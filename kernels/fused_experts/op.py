@@ -143,8 +143,8 @@ def fused_experts(
         x: [num_tokens, hidden], float16, bfloat16 or float32. Under torch.autocast, `x` and the
             experts' weights are cast to its dtype.
         weights: [num_tokens, top_k], the router's weights.
-        experts: [num_tokens, top_k], integers in ``range(num_experts)``, as from
-            `choose_experts`.
+        experts: [num_tokens, top_k], integers in ``range(num_experts)``, or num_experts for none,
+            as from `choose_experts`. The weights of none must be 0.
         gate_up: [num_experts, 2 * inner, hidden], of the dtype of `x`, or float8_e4m3fn or MXFP4
             with scales; at most 1024 experts.
         down: [num_experts, hidden, inner], with a dtype as for `gate_up`.
@@ -220,7 +220,8 @@ def fused_experts(
     else:
         both = product(gather_rows(x, token, position), gate_up, ranges)
     if gate_up_bias is not None:
-        both = both + rows_of_groups(gate_up_bias, flat.index_select(0, order), ranges)
+        groups = flat.index_select(0, order).clamp(max=num_experts - 1)
+        both = both + rows_of_groups(gate_up_bias, groups, ranges)
     if gate_rows is None or gate_rows == inner:
         gate, up = both.chunk(2, dim=-1)
     else:

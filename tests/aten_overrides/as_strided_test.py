@@ -105,3 +105,38 @@ def test_strides_of_0_and_of_windows() -> None:
         assert torch.equal(x.to("xla").as_strided(size, stride).cpu(), x.as_strided(size, stride))
     with pytest.raises(RuntimeError, match="reach element 14 of a tensor with 10 elements"):
         x.to("xla").as_strided((3, 5), (5, 1))
+
+
+def test_as_strided_in_place_of_a_view() -> None:
+    """PyTorch's own kernel takes its steps for those through the view."""
+    columns = torch.arange(12.0, device="xla").view(3, 4)[:, ::2]
+    with pytest.raises(RuntimeError, match=r"as_strided_: size \[3, 4\] and stride \[4, 1\]"):
+        columns.as_strided_((3, 4), (4, 1), 0)
+    with pytest.raises(RuntimeError, match=r"the stride .* may be of either"):
+        columns.as_strided_((2,), (2,))
+    x = torch.arange(12.0, device="xla")
+    x.as_strided_((2, 2), (1, 5), 1).add_(100)
+    assert x.tolist() == [[101, 106], [102, 107]]
+
+
+def test_as_strided_scatter_stays_on_the_device() -> None:
+    def step(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided_scatter(x, values, (2, 3), (3, 2), 1)
+
+    x, values = torch.arange(12.0), -torch.ones(2, 3)
+    for way in ("lazy", "captured"):
+        assert torch.equal(run_by(way, step)(x.to("xla"), values.to("xla")).cpu(), step(x, values))
+
+
+def test_copies_of_steps_through_a_view() -> None:
+    """Upstream takes them for steps through the view's own elements."""
+    x = torch.arange(12.0)
+    for view in (lambda y: y[2:], lambda y: y.view(3, 4)[:, 1:], lambda y: y.view(3, 4)):
+        found = torch.as_strided_copy(view(x.to("xla")), (2, 2), (4, 1), 6)
+        assert torch.equal(found.cpu(), torch.as_strided_copy(view(x), (2, 2), (4, 1), 6))
+    columns = x.to("xla").view(3, 4)[:, ::2]
+    with pytest.raises(RuntimeError, match="may be of either"):
+        torch.as_strided_copy(columns, (2,), (2,))
+    values = torch.zeros(3, 4, device="xla")
+    with pytest.raises(RuntimeError, match=r"as_strided_scatter: size \[3, 4\] and stride"):
+        torch.as_strided_scatter(columns, values, (3, 4), (4, 1), 0)

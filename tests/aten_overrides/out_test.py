@@ -1,5 +1,6 @@
 """`out=`: what is written is what PyTorch writes, and a dtype that it refuses is refused."""
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -85,6 +86,39 @@ def test_out(name: str) -> None:
             except (RuntimeError, NotImplementedError):
                 with pytest.raises(RuntimeError, match=r"dtype|cast|type"):
                     _results(call, x.to("xla"), [out.to("xla") for out in outs])
+
+
+@pytest.mark.parametrize("name", ["add", "mm", "amax"])
+def test_a_resized_tensor_is_warned_of(name: str) -> None:
+    calls: dict[str, Call] = {
+        "add": lambda x, out: torch.add(x, x, out=out),
+        "mm": lambda x, out: torch.mm(x, x, out=out),
+        "amax": lambda x, out: torch.amax(x, 0, out=out),
+    }
+    for device in ("cpu", "xla"):
+        x = EVEN.to(device)
+        with pytest.warns(UserWarning, match="with one or more elements was resized since it had"):
+            out = calls[name](x, torch.ones(2, 3, 2, device=device))
+        assert torch.equal(out.cpu(), calls[name](EVEN, torch.empty(0)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            calls[name](x, torch.empty(0, device=device))
+            calls[name](x, torch.empty_like(out))
+
+
+def test_out_of_an_operator_that_also_writes_to_operands() -> None:
+    """PyTorch's functionalization exchanges the two."""
+    found = []
+    for device in ("cpu", "xla"):
+        x = torch.arange(12.0, device=device).view(2, 3, 2)
+        stats = [torch.ones(3, device=device), torch.full((3,), 2.0, device=device)]
+        outs = [torch.empty_like(x), torch.empty(3, device=device), torch.empty(3, device=device)]
+        torch.ops.aten._native_batch_norm_legit.out(
+            x, None, None, *stats, True, 0.1, 1e-5, out=outs[0], save_mean=outs[1],
+            save_invstd=outs[2],
+        )  # fmt: skip
+        found.append([tensor.cpu() for tensor in (*outs, *stats)])
+    torch.testing.assert_close(*found)
 
 
 COMPILED: dict[str, Call] = {

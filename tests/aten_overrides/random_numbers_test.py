@@ -96,3 +96,13 @@ def test_seed() -> None:
         torch.testing.assert_close(numbers, others, rtol=0, atol=0)
     assert sorted(first[0].tolist()) == list(range(50))
     assert first[0].tolist() != torch.randperm(50, device="xla").tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.float32])
+def test_bernoulli_of_a_number(dtype: torch.dtype) -> None:
+    """Upstream converts the probability to the dtype: all integers were 0."""
+    x = torch.zeros(10_000, dtype=dtype, device="xla")
+    for sample in (x.clone().bernoulli_(0.3), torch.bernoulli(x, 0.3)):
+        assert sample.dtype == dtype
+        assert abs(sample.float().mean().item() - 0.3) < 0.03
+        assert sample.unique().tolist() == [0, 1]

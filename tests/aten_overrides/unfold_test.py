@@ -44,12 +44,11 @@ def test_gradients() -> None:
 
 
 def test_windows_that_overlap_cannot_be_written_to() -> None:
-    """An error as in PyTorch on the CPU, because no order of the writes is defined."""
+    """PyTorch writes them in an order that it does not define. overlap_test.py has other writes."""
     x = torch.zeros(2, 8, device="xla")
-    with pytest.raises(RuntimeError, match="windows of size 3 and step 2, because they overlap"):
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor refers"):
         x.unfold(1, 3, 2).add_(1)
-        x.cpu()
-    assert torch.equal((torch.ones(3, device="xla") + 1).cpu(), torch.full((3,), 2.0))
+    assert torch.equal(x.cpu(), torch.zeros(2, 8))
 
 
 def test_other_devices_keep_pytorchs_kernel() -> None:

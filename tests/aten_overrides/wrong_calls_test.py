@@ -171,6 +171,7 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
         "bitwise_not: float": lambda: o(2).bitwise_not(),
         "gelu: approximation": lambda: F.gelu(o(2), approximate="erf"),
         "roll: dimension": lambda: o(2).roll(1, 2),
+        "soft_margin_loss: sizes": lambda: F.soft_margin_loss(o(2, 2), o(2, 3)),
         "out: an operand of another size": lambda: torch.mul(x := o(2, 1), o(3), out=x),
         "ldexp_: sizes": lambda: o(2, 1).ldexp_(o(3)),
         "addr_: sizes": lambda: o(2, 1).addr_(o(2), o(3)),
@@ -190,6 +191,20 @@ def test_a_wrong_call(name: str) -> None:
     assert "Check failed" not in text
     assert "INTERNAL ASSERT" not in text
     assert "stack trace" not in text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.roll(0, 0),
+        lambda x: torch.unbind_copy(x[None], 1),
+        lambda x: torch.unbind_copy(x),
+    ],
+)
+def test_a_wrong_dimension_is_an_index_error(call: Callable[[torch.Tensor], object]) -> None:
+    for device in ("cpu", "xla"):
+        with pytest.raises(IndexError):
+            call(torch.tensor(1.0, device=device))
 
 
 OF_FEW_DTYPES: dict[str, Callable[[torch.Tensor], object]] = {
@@ -301,7 +316,7 @@ def test_a_right_call_is_accepted(name: str) -> None:
 def test_an_upstream_check_has_no_stack() -> None:
     x = torch.ones(2, 2, device="xla")
     with pytest.raises(RuntimeError, match=r"Check failed: .*\(torch_xla/csrc/\S*:\d+\)$"):
-        F.soft_margin_loss(x, torch.ones(2, 3, device="xla"))
+        torch.ops.aten.mse_loss_backward(x, x, torch.ones(2, 3, device="xla"), 1)
 
 
 def test_float_classes_are_computed_with_a_warning() -> None:

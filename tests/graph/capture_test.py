@@ -1,6 +1,7 @@
 """torch_xla_ext.capture gives what lazy mode gives, for many small programs."""
 
 import copy
+import gc
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from testing.xla import compilations
 from torch import nn
 
 from torch_xla_ext import capture
+from torch_xla_ext.graph.trace import Tracer
 
 
 class Program:
@@ -305,6 +307,27 @@ def test_train_step(optimizer: str, set_to_none: bool) -> None:
         return history
 
     check_equal(train(capture), train(lambda step: step))
+
+
+def test_a_first_call_keeps_no_earlier_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sync donates their buffers, or the parameters would take memory twice."""
+    state: dict[str, torch.Tensor] = {}
+    weight = on_device(4)
+    sync, tracers = torch_xla.sync, []
+
+    def count_tracers() -> None:
+        tracers.append(sum(isinstance(found, Tracer) for found in gc.get_objects()))
+        sync()
+
+    monkeypatch.setattr(torch_xla, "sync", count_tracers)
+
+    @capture
+    def step(x: torch.Tensor) -> torch.Tensor:
+        momentum = state.setdefault("momentum", torch.zeros_like(weight))
+        return weight.sub_(momentum.add_(x))
+
+    step(on_device(4))
+    assert tracers == [0]
 
 
 def test_random_numbers() -> None:

@@ -417,6 +417,32 @@ def test_steps_go_on_after_one_that_failed() -> None:
         assert state.tolist() == [0] * 4
 
 
+def test_a_replay_releases_the_gradients_that_it_replaces() -> None:
+    """Before it starts, so that they need no memory beside the new ones."""
+    state = counter(3)
+    replaced, added = (torch.ones(4).to("xla").requires_grad_() for _ in range(2))
+
+    @capture
+    def step(x: Tensor) -> None:
+        replaced.grad = None
+        ((replaced + added) * x * state).sum().backward()
+
+    bad = capture(lambda x: state.copy_(failing(x, state)), verify=0)
+    for _ in range(5):
+        step(counter(1))
+    bad(counter(1))
+    with pytest.raises(RuntimeError, match="XlaGpuSimpleAdd: payload"):
+        state.cpu()
+    with pytest.raises(CaptureError, match="state has no value"):
+        step(counter(1))
+    assert replaced.grad is None
+    assert added.grad.tolist() == [15] * 4
+    state.copy_(counter(2))
+    torch_xla.sync()
+    step(counter(1))
+    assert (replaced.grad.tolist(), added.grad.tolist()) == ([2] * 4, [17] * 4)
+
+
 def test_a_program_that_torch_xla_has_forgotten() -> None:
     """A captured step holds its program: the cache of programs may be too small for it."""
     code = """

@@ -2,17 +2,16 @@
 
 import json
 import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
-import torch_xla.runtime as xr
 from testing import programs  # before the first computation
 from testing.paged import assert_close, int32
+from testing.spmd import all_sharded, mesh_of, run
 from testing.spmd import sharded as placed
 from testing.ways import run_by
 from testing.xla import PLATFORM
@@ -22,41 +21,11 @@ from torch_xla_ext.sharding import DeviceCall, partitioned_call
 from xla_kernels.attention import cudnn
 
 os.environ.setdefault("CPU_NUM_DEVICES", "2")  # before the first device is made
+pytestmark = pytest.mark.usefixtures("num_devices", "nothing_is_gathered")
 
 SCALE = 64**-0.5
 HEADS = (None, "model", None)
 CACHE = (None, None, "model", None)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def num_devices() -> int:
-    xr.use_spmd()
-    count = xr.global_runtime_device_count()
-    assert count in (2, 4)
-    return count
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_gathered() -> Iterator[None]:
-    """Unless a test says so."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*is gathered")
-        yield
-
-
-def mesh_of(**axes: int) -> xs.Mesh:
-    count = xr.global_runtime_device_count()
-    return xs.Mesh(np.arange(count), tuple(axes.values()), tuple(axes))
-
-
-@pytest.fixture
-def model(num_devices: int) -> xs.Mesh:
-    return mesh_of(model=num_devices)
-
-
-def all_placed(tensors: Iterable, mesh: xs.Mesh, specs: Iterable) -> list[torch.Tensor]:
-    """On the devices, with a sharding or with none."""
-    return [placed(tensor, mesh, spec) for tensor, spec in zip(tensors, specs, strict=True)]
 
 
 def batch(kv_heads: int = 4, heads: int = 8) -> tuple[torch.Tensor, ...]:
@@ -65,14 +34,6 @@ def batch(kv_heads: int = 4, heads: int = 8) -> tuple[torch.Tensor, ...]:
     query = torch.randn(4, heads, 64).bfloat16()
     tables = torch.randperm(10, dtype=torch.int32)[:8].view(4, 2)
     return query, caches[0], caches[1], tables, int32([32, 1, 17, 0])
-
-
-def run(function: Callable[..., torch.Tensor], target: str) -> tuple[torch.Tensor, str]:
-    """The result, and the text of the program that has the kernel."""
-    torch_xla.sync()
-    with programs.compiled() as compiled:
-        result = function().cpu()
-    return result, compiled.with_target(target)
 
 
 def target_of(function: Callable) -> str:
@@ -97,7 +58,7 @@ def check_parts(function: Callable, tensors: tuple, args: list, *rest: object) -
 
 def check_attention(tensors: tuple, mesh: xs.Mesh, specs: tuple) -> str:
     """Runs it with intermediate tensors for those without a spec; returns the program."""
-    args = all_placed(tensors, mesh, specs)
+    args = all_sharded(tensors, mesh, specs)
 
     def attend() -> torch.Tensor:
         traced = [
@@ -122,8 +83,8 @@ def test_heads_of_paged_attention(model: xs.Mesh, num_devices: int, query: tuple
 
 def test_a_result_is_sharded_as_the_rule_says(model: xs.Mesh, num_devices: int) -> None:
     query, *others = batch()
-    caches = all_placed(others[:2], model, (CACHE, CACHE))
-    rest = all_placed((query, *others[2:]), model, [None] * 3)
+    caches = all_sharded(others[:2], model, (CACHE, CACHE))
+    rest = all_sharded((query, *others[2:]), model, [None] * 3)
     result = ops.paged_attention(rest[0], *caches, *rest[1:], SCALE)
     torch_xla.sync()
     assert result.shape == (4, 8, 64)
@@ -144,7 +105,7 @@ def test_more_devices_than_kv_heads(model: xs.Mesh, num_devices: int) -> None:
 def test_alibi_slopes(model: xs.Mesh) -> None:
     tensors, slopes = batch(), torch.rand(8)
     specs = (None, CACHE, CACHE, None, None)
-    args = all_placed(tensors, model, specs)
+    args = all_sharded(tensors, model, specs)
     result, program = run(
         lambda: ops.paged_attention(*args, SCALE, alibi_slopes=slopes.to("xla")),
         "XlaGpuPagedAttention",
@@ -176,7 +137,7 @@ def test_heads_of_ragged_paged_attention(model: xs.Mesh, num_devices: int) -> No
     q = torch.randn(8, 8, 64).bfloat16()
     others = (int32([3, 21, 0]), int32([[5, 0], [1, 4], [0, 0]]), int32([0, 3, 4, 0]), int32([2]))
     tensors = q, pages, *others
-    args = all_placed(tensors, model, (None, CACHE, *[None] * 4))
+    args = all_sharded(tensors, model, (None, CACHE, *[None] * 4))
     program = check_parts(ops.ragged_paged_attention, tensors, args, SCALE)
     assert f"bf16[6,16,{8 // num_devices},64]" in program
 
@@ -202,14 +163,14 @@ def check_with_lse(
 def test_second_result_of_sharded_heads(model: xs.Mesh, num_devices: int) -> None:
     tensors, sinks = batch(), torch.linspace(-2, 2, 8)
     specs = (None, CACHE, CACHE, None, None)
-    args = all_placed(tensors, model, specs)
+    args = all_sharded(tensors, model, specs)
     program = check_with_lse(ops.paged_attention, tensors, args, sinks)
     assert f"f32[4,{8 // num_devices}]" in program
     pages = torch.randn(6, 16, 8, 64).bfloat16()
     others = (int32([3, 21, 0]), int32([[5, 0], [1, 4], [0, 0]]), int32([0, 3, 4, 0]), int32([2]))
     tensors = torch.randn(8, 8, 64).bfloat16(), pages, *others
     specs = (None, CACHE, *[None] * 4)
-    args = all_placed(tensors, model, specs)
+    args = all_sharded(tensors, model, specs)
     program = check_with_lse(ops.ragged_paged_attention, tensors, args, sinks)
     assert f"f32[8,{8 // num_devices}]" in program
 
@@ -219,7 +180,7 @@ def test_second_result_of_sharded_sequences(num_devices: int) -> None:
     data = mesh_of(data=num_devices)
     specs = (("data", None, None), None, None, ("data", None), ("data",))
     tensors = batch()
-    args = all_placed(tensors, data, specs)
+    args = all_sharded(tensors, data, specs)
     program = check_with_lse(ops.paged_attention, tensors, args, torch.linspace(-2, 2, 8))
     assert f"f32[{4 // num_devices},8]" in program
 
@@ -231,7 +192,7 @@ def test_latent_attention(num_devices: int) -> None:
     tensors = query, cache, *batch()[3:]
     for axis, spec in (("data", ("data", None, None)), ("model", HEADS)):
         mesh = mesh_of(**{axis: num_devices})
-        args = all_placed(tensors, mesh, (spec, *[None] * 3))
+        args = all_sharded(tensors, mesh, (spec, *[None] * 3))
         check_parts(ops.mla_paged_attention, tensors, args, SCALE)
 
 
@@ -299,7 +260,7 @@ def test_a_step(model: xs.Mesh, num_devices: int, way: str) -> None:
         "qkv": placed(projections["qkv"], model, ("model", None)),
         "out": placed(projections["out"], model, (None, "model")),
     }
-    caches = all_placed(others[:2], model, (CACHE, CACHE))
+    caches = all_sharded(others[:2], model, (CACHE, CACHE))
     expected_caches = [cache.clone() for cache in others[:2]]
 
     def layer(
@@ -345,7 +306,7 @@ ROWS, COLUMNS = ("x", None), (None, "x")
 )
 def test_elements(num_devices: int, specs: tuple, collectives: list[str]) -> None:
     tensors = torch.randn(8, 12), torch.randn(8, 12)
-    x, y = all_placed(tensors, mesh_of(x=num_devices), specs)
+    x, y = all_sharded(tensors, mesh_of(x=num_devices), specs)
     result, program = run(lambda: ops.simple_add(x, y), "XlaGpuSimpleAdd")
     assert torch.equal(result, sum(tensors))
     assert [each.split()[0] for each in programs.collectives(program)] == collectives
@@ -462,91 +423,3 @@ def test_attention_of_cudnn(
     assert f'"dimensions": {json.dumps(dims)}' in forward.payload.decode()
     # Query heads of one kv head on several devices: its gradients are sums over the devices.
     assert [bool(groups) for groups in backward.sums] == [False, not is_divided, not is_divided]
-
-
-# Shardings of x, w and ranges, and the shape of a device's part of w, whose shape is [4, 16, 24].
-_GROUPED = {
-    "groups": ((None, None), ("model", None, None), ("model", None), lambda n: (4 // n, 16, 24)),
-    "inner": ((None, "model"), (None, None, "model"), (None, None), lambda n: (4, 16, 24 // n)),
-    "columns": ((None, None), (None, "model", None), (None, None), lambda n: (4, 16 // n, 24)),
-}
-
-
-@pytest.mark.parametrize("name", _GROUPED)
-def test_grouped_linear(model: xs.Mesh, num_devices: int, name: str) -> None:
-    """Devices with a part of the groups, or of the inner width, add their results."""
-    *specs, shard = _GROUPED[name]
-    ranges = torch.tensor([[1, 4], [4, 4], [4, 9], [9, 11]], dtype=torch.int32)
-    tensors = torch.randn(12, 24), torch.randn(4, 16, 24), ranges
-    args = all_placed(tensors, model, specs)
-    result, program = run(lambda: ops.grouped_linear(*args), "XlaGpuGroupedLinear")
-    torch.testing.assert_close(result, ops.grouped_linear(*tensors), rtol=1e-5, atol=1e-5)
-    assert f"f32[{','.join(map(str, shard(num_devices)))}]" in program
-    assert "f32[4,16,24]" not in program
-    columns = name == "columns"
-    assert programs.collectives(program) == ([] if columns else ["all-reduce f32[12,16]{1,0}"])
-
-
-@pytest.mark.parametrize("name", ["groups", "inner"])
-def test_grouped_linear_sum(model: xs.Mesh, name: str) -> None:
-    """Devices add the sums, not the products."""
-    *specs, _ = _GROUPED[name]
-    ranges = torch.tensor([[0, 4], [4, 4], [4, 9], [9, 12]], dtype=torch.int32)
-    position = torch.randint(12, (3, 4), dtype=torch.int32)
-    tensors = torch.randn(12, 24), torch.randn(4, 16, 24), ranges, position, torch.rand(3, 4)
-    args = all_placed(tensors, model, [*specs, None, None])
-    result, program = run(lambda: ops.grouped_linear_sum(*args), "XlaGpuGroupedLinearSum")
-    torch.testing.assert_close(result, ops.grouped_linear_sum(*tensors), rtol=1e-5, atol=1e-5)
-    assert programs.collectives(program) == ["all-reduce f32[3,16]{1,0}"]
-
-
-# How many scales w, [4, 1024, 1024], has along n and k; and which dimensions of x, w and its scales
-# are sharded.
-_SCALED = {
-    "blocks of columns": ((8, 8), (None, None), (None, "model", None), (None, "model", None)),
-    "blocks of inner": ((8, 8), (None, "model"), (None, None, "model"), (None, None, "model")),
-    "columns": ((1024, 1), (None, None), (None, "model", None), (None, "model", None)),
-    "inner": ((1, 1), (None, "model"), (None, None, "model"), (None, None, None)),
-}
-
-
-@pytest.mark.parametrize("name", _SCALED)
-def test_scaled_grouped_linear_sum(model: xs.Mesh, num_devices: int, name: str) -> None:
-    """Devices share dimensions with scales of blocks by whole blocks."""
-    (n_scales, k_scales), x_spec, w_spec, scale_spec = _SCALED[name]
-    tensors = (
-        torch.randn(12, 1024).to(torch.float8_e4m3fn),
-        torch.randn(4, 1024, 1024).to(torch.float8_e4m3fn),
-        torch.rand(12, k_scales),
-        torch.rand(4, n_scales, k_scales),
-        torch.tensor([[0, 4], [4, 4], [4, 9], [9, 12]], dtype=torch.int32),
-        torch.randint(12, (3, 4), dtype=torch.int32),
-        torch.rand(3, 4),
-    )
-    x_scale_spec = x_spec if k_scales > 1 else (None, None)
-    specs = x_spec, w_spec, x_scale_spec, scale_spec, None, None, None
-    args = all_placed(tensors, model, specs)
-    result, program = run(
-        lambda: ops.scaled_grouped_linear_sum(*args, torch.float32), "XlaGpuScaledGroupedLinearSum"
-    )
-    expected = ops.scaled_grouped_linear_sum(*tensors, torch.float32)
-    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-3)
-    part = 1024 // num_devices
-    shape = f"4,{part},1024" if "columns" in name else f"4,1024,{part}"
-    assert f"f8e4m3fn[{shape}]" in program and "f8e4m3fn[4,1024,1024]" not in program
-    columns = "columns" in name
-    assert programs.collectives(program) == ([] if columns else ["all-reduce f32[3,1024]{1,0}"])
-
-
-def test_gradients_of_grouped_matmul(model: xs.Mesh, num_devices: int) -> None:
-    """Each device has its groups' gradients, and adds those of the rows."""
-    x, w, grad = torch.randn(12, 24), torch.randn(4, 24, 16), torch.randn(12, 16)
-    ranges = torch.tensor([[0, 4], [4, 4], [4, 9], [9, 12]], dtype=torch.int32)
-    mine = [placed(x, model).requires_grad_()]
-    mine.append(placed(w, model, ("model", None, None)).requires_grad_())
-    on_devices = placed(ranges, model, ("model", None))
-    right = [x.clone().requires_grad_(), w.clone().requires_grad_()]
-    (ops.grouped_matmul(*mine, on_devices) * placed(grad, model)).sum().backward()
-    (ops.grouped_matmul(*right, ranges) * grad).sum().backward()
-    for tensor, expected in zip(mine, right, strict=True):
-        torch.testing.assert_close(tensor.grad.cpu(), expected.grad, rtol=1e-5, atol=1e-5)

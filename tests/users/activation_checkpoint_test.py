@@ -250,6 +250,38 @@ def test_gradients_are_computed_region_by_region(use_reentrant: bool, pass_: int
             assert is_needed == (other >= i + 2), (i, other)
 
 
+_COMPILED_PROGRAM = """
+import torch, torch_xla
+from torch.utils.checkpoint import checkpoint
+sizes = zip({widths}[1:], {widths}[:-1])
+weights = [torch.rand(size).to("xla").requires_grad_() for size in sizes]
+def loss(x):
+    for weight in weights:
+        block = lambda x, weight=weight: (x @ weight.t()).tanh().sin()
+        x = checkpoint(block, x, use_reentrant=False)
+    return x.sum()
+x = torch.rand(4, {widths}[0]).to("xla").requires_grad_()
+torch.compile(loss, backend="openxla")(x).backward()
+torch_xla.sync(wait=True)
+"""
+
+
+def test_compiled_regions_are_computed_one_by_one(tmp_path: Path) -> None:
+    """The backward program of torch.compile orders regions as a captured step does."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
+    done = run_script(_COMPILED_PROGRAM.format(widths=Chain.WIDTHS), XLA_FLAGS=flags)
+    assert done.returncode == 0, done.stderr
+    programs = [path.read_text() for path in tmp_path.glob("*before_optimizations.txt")]
+    (program,) = (text for text in programs if " opt-barrier(" in text)
+    widths = Chain.WIDTHS
+    for i, width in enumerate(widths[1:]):
+        (again,) = re.findall(rf"(%\S+) = f32\[4,{width}\]\S* tanh\(", program)
+        needs = "\n".join(needed(program, again).values())
+        for other, (n, k) in enumerate(zip(widths[1:], widths[:-1], strict=True)):
+            is_needed = re.search(rf"= f32\[({n},{k}|{k},{n})\]\S* dot\(", needs) is not None
+            assert is_needed == (other >= i + 2), (i, other)
+
+
 @REENTRANT
 def test_a_weight_of_several_regions(x: torch.Tensor, use_reentrant: bool) -> None:
     """The weight's gradient is complete only at the end, and is added to an earlier one."""

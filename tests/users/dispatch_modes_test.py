@@ -125,15 +125,32 @@ def gradients(x: torch.Tensor) -> torch.Tensor:
     return gradient
 
 
+def data(x: torch.Tensor) -> torch.Tensor:
+    """PyTorch's wrapper of XLA tensors copies itself, which make_fx took for a constant."""
+    x.data[1:].add_(1)
+    return x.data * 2 + x
+
+
 @pytest.mark.parametrize("tracing_mode", ["real", "fake", "symbolic"])
-@pytest.mark.parametrize("function", [sines, in_place, gradients])
+@pytest.mark.parametrize("function", [sines, in_place, gradients, data])
 def test_make_fx(function: Callable[..., torch.Tensor], tracing_mode: str) -> None:
     def run(device: str) -> object:
         first = torch.tensor([1.0, 2.0, 3.0], device=device)
         graph = make_fx(function, tracing_mode=tracing_mode)(first)
-        return [graph(torch.tensor([4.0, 5.0, 6.0], device=device) + i) for i in range(2)]
+        others = [torch.tensor([4.0, 5.0, 6.0], device=device) + i for i in range(2)]
+        return [graph(x) for x in others], others
 
     check(run)
+
+
+def test_make_fx_of_a_new_value_for_data() -> None:
+    def assign(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        y.data = x + 5
+        return y
+
+    with pytest.raises(RuntimeError, match=r"cannot trace an assignment to `x\.data`"):
+        make_fx(assign)(torch.ones(2, device="xla"))
 
 
 def test_mutation_of_saved_tensors() -> None:

@@ -365,6 +365,17 @@ def _xla_set_strides(copy: torch.Tensor, strides: list[int], /) -> None:
 # Fixes of torch_xla's runtime.
 
 @final
+class _XlaThreadTrace:
+    """A trace that this thread begins.
+
+    Other threads' syncs leave its tensors pending, and its random seeds are its own.
+    """
+
+    def __init__(self) -> None: ...
+    def end(self, keeps: bool) -> None:
+        """End it, in the same thread; with `keeps`, its random numbers count as drawn."""
+
+@final
 class _XlaRandomState:
     """The state of the device's random number generator."""
 

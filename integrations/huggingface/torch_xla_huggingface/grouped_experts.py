@@ -59,7 +59,7 @@ class _Mask:
     def sum(self, dim: Sequence[int]) -> _Hits:
         if self._kinds[0] or {i % 3 for i in dim} != {1, 2}:
             raise Unknown("summing the choices")
-        return _Hits(self._routing.num_classes)
+        return _Hits(self._routing.num_classes - self._routing.skips_last)
 
     def __getitem__(self, expert: int) -> _ExpertMask:
         if self._kinds[0]:
@@ -76,7 +76,9 @@ class _Hits(Index):
     def __init__(self, count: int) -> None:
         self._count = count
 
-    def nonzero(self) -> Experts:
+    def nonzero(self, *, as_tuple: bool = False) -> Experts:
+        if as_tuple:
+            raise Unknown("the experts as a tuple")
         return Experts(self._count)
 
     def is_above(self, number: int) -> _Hits:
@@ -272,13 +274,15 @@ class _Routing:
 
     Attributes:
         choices: [num_tokens, top_k], the experts.
+        skips_last: whether the last class is no expert.
     """
 
-    def __init__(self, choices: Tensor, num_classes: int) -> None:
+    def __init__(self, choices: Tensor, num_classes: int, skips_last: bool) -> None:
         if choices.dim() != 2:
             raise Unknown("choices that are not of tokens")
         self.choices = choices
         self.num_classes = num_classes
+        self.skips_last = skips_last
         self.num_tokens = choices.shape[0]
         self._result: Tensor | None = None
         self._added: list[_Value] = []
@@ -434,9 +438,14 @@ class _Column:
 
 
 class GroupedExperts(TorchFunctionMode):
-    """A dispatch mode for one block, in which each expert computes only its own tokens."""
+    """A dispatch mode for one block, in which each expert computes its own tokens.
 
-    def __init__(self) -> None:
+    Args:
+        skips_last: whether the last class of the choices is no expert.
+    """
+
+    def __init__(self, skips_last: bool) -> None:
+        self._skips_last = skips_last
         self._routing: _Routing | None = None
 
     def __torch_function__(
@@ -454,7 +463,7 @@ class GroupedExperts(TorchFunctionMode):
                 raise Unknown("one_hot")
             if choices.numel() < count:
                 raise FewRows
-            self._routing = _Routing(choices, count)
+            self._routing = _Routing(choices, count, self._skips_last)
             return _Mask(self._routing)
         if function is Tensor.index_add_ and len(args) == 4 and isinstance(args[3], _Value):
             result, dim, rows, value = args

@@ -91,7 +91,14 @@ _Rows.known = _Number.known = {Tensor.__getitem__: _taken, Tensor.index_add_: _a
 
 
 class MaskedExperts(TorchFunctionMode):
-    """A dispatch mode that does not read an XLA tensor's indices on the host."""
+    """A dispatch mode that does not read an XLA tensor's indices on the host.
+
+    Args:
+        skips_last: whether the last class of the choices is no expert.
+    """
+
+    def __init__(self, skips_last: bool) -> None:
+        self._skips_last = skips_last
 
     def __torch_function__(
         self,
@@ -100,11 +107,12 @@ class MaskedExperts(TorchFunctionMode):
         args: tuple = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        if not kwargs and len(args) == 1 and isinstance(args[0], Tensor):
+        is_nonzero = function is Tensor.nonzero and kwargs == {"as_tuple": False}
+        if (not kwargs or is_nonzero) and len(args) == 1 and isinstance(args[0], Tensor):
             (tensor,) = args
             if function is torch.where and tensor.dim() == 2 and tensor.device.type == "xla":
                 chosen = _Chosen(tensor)
                 return _Rows(chosen, 0), _Rows(chosen, 1)
             if function is Tensor.nonzero and tensor.dim() == 1 and tensor.device.type == "xla":
-                return Experts(tensor.shape[0], _Number)
+                return Experts(tensor.shape[0] - self._skips_last, _Number)
         return function(*args, **(kwargs or {}))

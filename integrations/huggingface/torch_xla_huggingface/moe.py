@@ -32,14 +32,32 @@ _MARK = "_torch_xla_ext_moe"
 # is not supported.
 _masked: set[FunctionType] = set()
 _slow: set[FunctionType] = set()
+# Functions whose one-hot choices have one class more than there are experts. No token has this
+# class, so that the loop needs no check.
+_with_another_class: set[FunctionType] = set()
 
 
 def _lazily(function: FunctionType, args: tuple, kwargs: dict[str, object]) -> object:
     """Call a block's function without reading indices on the host."""
+    try:
+        return _call(function, args, kwargs)
+    except IndexError:
+        if function in _with_another_class:
+            raise
+    _with_another_class.add(function)
+    try:
+        return _call(function, args, kwargs)
+    except IndexError:
+        _with_another_class.discard(function)
+        raise
+
+
+def _call(function: FunctionType, args: tuple, kwargs: dict[str, object]) -> object:
+    skips_last = function in _with_another_class
     # Each of several devices may have its own tokens, but grouped rows mix those of all devices.
     if function not in _masked and not torch_xla.runtime.is_spmd():
         try:
-            with GroupedExperts() as mode:
+            with GroupedExperts(skips_last) as mode:
                 result = function(*args, **kwargs)
                 mode.finish()
                 return result
@@ -55,7 +73,7 @@ def _lazily(function: FunctionType, args: tuple, kwargs: dict[str, object]) -> o
             )
     if function not in _slow:
         try:
-            with MaskedExperts():
+            with MaskedExperts(skips_last):
                 return function(*args, **kwargs)
         except (Unknown, TypeError) as error:
             _slow.add(function)

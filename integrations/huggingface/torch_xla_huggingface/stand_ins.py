@@ -45,6 +45,8 @@ class Expert(Index):
     def __index__(self) -> int:
         return self._number
 
+    item = __index__
+
     def __getitem__(self, index: int) -> int:
         return (self._number,)[index]
 
@@ -58,6 +60,11 @@ class Experts:
 
     def __iter__(self) -> Iterator[Expert]:
         return map(self._expert, range(self._count))
+
+    def squeeze(self, dim: int) -> Experts:
+        if dim not in (-1, 1):
+            raise Unknown("squeeze")
+        return self
 
     def __getitem__(self, index: slice) -> Experts:
         if index != slice(None):

@@ -42,6 +42,21 @@ FIXES = (
         },
     ),
     Fix(
+        "padding",
+        versions="transformers 4.55 to 5.24",
+        reason="transformers reads whether a batch has padding in each forward pass, or twice",
+        test="tests/integrations/huggingface/masks_test.py",
+        replaces={
+            **{
+                f"transformers.masking_utils:{name}": "torch_xla_huggingface.padding:ignores"
+                for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa")
+            },
+            "transformers.modeling_utils:PreTrainedModel.warn_if_padding_and_no_attention_mask": (
+                "torch_xla_huggingface.padding:warns_of_padding"
+            ),
+        },
+    ),
+    Fix(
         "grouped_attention",
         versions="transformers 4.55 to 5.24",
         reason="transformers repeats the heads of keys for attention on XLA devices",

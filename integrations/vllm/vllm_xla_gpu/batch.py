@@ -46,14 +46,16 @@ def step_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
 def decode_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
     """Return the sizes with a faster program for steps with one token per sequence.
 
-    The largest size is excluded, and so are sizes for which a step with more tokens per sequence
-    would use the next larger size and take longer.
+    A step of one sequence has a size of its own: its kernels are made for one token. The largest
+    size is excluded, and so are sizes for which a step with more tokens per sequence would use the
+    next larger size and take longer.
 
     Args:
         sizes: the result of step_sizes.
         num_seqs: the maximum number of sequences in a step.
     """
-    return [size for size in sizes[:-1] if size <= min(num_seqs, _MOST_DECODED)]
+    found = [size for size in sizes[:-1] if size <= min(num_seqs, _MOST_DECODED)]
+    return sorted({1, *found}) if found else []
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         self._decode_sizes = []
         if self._drafter is None:
             self._decode_sizes = decode_sizes(self.num_tokens_paddings, self.max_num_reqs)
+            self.num_tokens_paddings = sorted({*self._decode_sizes, *self.num_tokens_paddings})
         # Each sequence of a step has at least one token, so a step of few tokens has few sequences.
         self.num_reqs_paddings = sorted({self._shape(n).num_seqs for n in self.num_tokens_paddings})
         # A step's CUDA graph reads and writes fixed buffers, or XLA would rewrite the graph each

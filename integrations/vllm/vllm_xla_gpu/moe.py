@@ -8,9 +8,11 @@ import functools
 
 import torch
 from torch import nn
+from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.fused_moe import FusedMoE
 
 from torch_xla_ext import ops
+from vllm_xla_gpu.batch import UNUSED_SLOT
 from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.sharded_linear import ShardedLinear
 
@@ -149,6 +151,7 @@ def _route(layer: FusedMoE, router_logits: torch.Tensor) -> tuple[torch.Tensor, 
     """
     options = {}
     bias = layer.e_score_correction_bias
+    batch = next(iter(get_forward_context().attn_metadata.values()))
     if layer.use_grouped_topk:
         options = {"scoring": layer.scoring_func, "num_groups": layer.num_expert_group}
         options["top_groups"] = layer.topk_group
@@ -158,6 +161,7 @@ def _route(layer: FusedMoE, router_logits: torch.Tensor) -> tuple[torch.Tensor, 
         router_logits,
         layer.top_k,
         bias=None if bias is None else bias.float(),
+        mask=batch.slots != UNUSED_SLOT,  # padding would read the weights of its experts
         renormalize=layer.renormalize,
         **options,
     )

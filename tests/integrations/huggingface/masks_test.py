@@ -1,5 +1,6 @@
 """Models of transformers in captured steps, with and without an attention mask."""
 
+import inspect
 from typing import Any
 from unittest import mock
 
@@ -54,6 +55,52 @@ def test_positions_that_a_model_makes_are_not_read() -> None:
     before = models.counts("TransferFromDeviceTime")
     model(ids, labels=ids, use_cache=False).loss.backward()
     assert models.counts("TransferFromDeviceTime") == before
+
+
+@pytest.mark.parametrize(("name", "attention"), [("llama", "sdpa"), ("bert", "sdpa")])
+def test_padding_is_read_once_for_a_shape(name: str, attention: str) -> None:
+    """With padding first, later masks of the shape are used as they are."""
+    if name == "bert" and transformers.__version__.startswith("4."):
+        pytest.skip("this version makes BERT's mask in another way")
+    kind = _KINDS.get(name, transformers.AutoModelForCausalLM)
+    model = models.model(name, kind, attn_implementation=attention)
+    batches = [models.prompts(5, 11), models.prompts(11, 3), models.prompts(11, 11)]
+    with torch.no_grad():
+        expected = [model(**batch).logits for batch in batches]
+        model.to("xla")
+        reads = []
+        for batch, want in zip(batches, expected, strict=True):
+            before = models.counts("TransferFromDeviceTime")[0]
+            got = model(**models.on_device(batch)).logits
+            reads.append(models.counts("TransferFromDeviceTime")[0] - before)
+            difference = (got.cpu() - want)[batch["attention_mask"].bool()].abs().max()
+            assert difference < TOLERANCE * want.abs().max()
+    assert reads[0] <= 1
+    assert reads[1:] == [0, 0]
+
+
+def test_a_mask_without_padding_is_left_out() -> None:
+    """Unless a mask of this shape has had padding."""
+    function = masking_utils._ignore_causal_mask_sdpa
+    offsets = [0] * ("q_offset" in inspect.signature(function).parameters)
+    ones, padded = torch.ones(3, 13).bool().to("xla"), torch.ones(3, 13).tril().bool().to("xla")
+    assert function(ones, 13, 13, *offsets, 0)
+    assert function(ones, 13, 13, *offsets, 0)
+    assert not function(padded, 13, 13, *offsets, 0)
+    assert not function(ones, 13, 13, *offsets, 0)
+    assert function(torch.ones(4, 13).bool().to("xla"), 13, 13, *offsets, 0)
+    assert function(ones.cpu(), 13, 13, *offsets, 0)
+
+
+def test_a_warning_of_padding_reads_the_first_batch() -> None:
+    model = models.model("gpt2").to("xla")
+    ids = models.on_device(models.prompts(8, 8))["input_ids"]
+    reads = []
+    for _ in range(3):
+        before = models.counts("TransferFromDeviceTime")[0]
+        model(ids, use_cache=False)
+        reads.append(models.counts("TransferFromDeviceTime")[0] - before)
+    assert reads == [1, 0, 0]
 
 
 def test_positions_that_begin_at_zero_need_no_mask() -> None:

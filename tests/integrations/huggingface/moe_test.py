@@ -10,9 +10,10 @@ import pytest
 import torch
 import torch_xla
 import transformers
-from testing.xla import custom_call_lines
+from testing.xla import custom_call_lines, hlo
 from torch import nn
 from torch._dynamo.utils import counters
+from torch_xla.debug import metrics
 
 import torch_xla_ext
 from integrations.huggingface import models
@@ -70,7 +71,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {
             **{"d_model": 32, "n_heads": 4, "n_layers": 2, "vocab_size": 97, "max_seq_len": 128},
             "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
-            "attn_config": {"kv_n_heads": 2, "clip_qkv": 8},
+            # transformers 5 has no default for rope_theta.
+            "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 1e4},
         },
     ),
 }
@@ -131,10 +133,17 @@ def test_losses_and_gradients(name: str) -> None:
     assert models.compilations() == compiled
 
 
+def has_whole_weights(model: Any) -> bool:
+    """Whether the weights of all experts are one tensor, as in transformers 5."""
+    return any(name.endswith("gate_up_proj") for name, _ in model.named_parameters())
+
+
 def test_few_rows() -> None:
     """Two rows for four experts: their weights are not copied."""
     _, xla = pair("mixtral")
-    assert not grouped_calls(xla, xla(input_ids=torch.tensor([[5]], device="xla")).logits)
+    one = xla(input_ids=torch.tensor([[5]], device="xla")).logits
+    assert not re.findall(r"= f32\[4,\d+,\d+\]\S* concatenate", hlo(one))
+    assert bool(grouped_calls(xla, one)) == has_whole_weights(xla)
     assert grouped_calls(xla, xla(input_ids=torch.tensor([[5, 7]], device="xla")).logits)
 
 
@@ -179,7 +188,10 @@ def test_captured_training() -> None:
 
 
 def test_compiled_training() -> None:
-    """Dynamo's graphs of a layer end at its block, which runs lazily; nothing is compiled again."""
+    """Dynamo's graphs of a layer end at a loop over experts, which runs lazily.
+
+    Nothing is compiled again.
+    """
     cpu, xla = pair("mixtral", num_hidden_layers=1)
     xla.model.layers[0].compile(backend="openxla")
     counters.clear()
@@ -195,7 +207,7 @@ def test_compiled_training() -> None:
         if seed == 2:
             compiled = models.compilations()
     assert models.compilations() == compiled
-    assert counters["stats"]["unique_graphs"] == 2  # before and after the block
+    assert counters["stats"]["unique_graphs"] == (1 if has_whole_weights(xla) else 2)
 
 
 class Block(nn.Module):
@@ -217,6 +229,74 @@ class Block(nn.Module):
 def fixed(use: Any) -> Block:
     forward = types.FunctionType(Block.forward.__code__, globals(), "forward")  # one of its own
     return type("Block", (Block,), {"forward": moe.without_reads(forward)})(use)
+
+
+class Layer(nn.Module):
+    """A block that finds the experts and an expert's number in a way of its own."""
+
+    def __init__(self, find: Any, number: Any, is_grouped: bool, num_classes: int = 3) -> None:
+        super().__init__()
+        self.find, self.number, self.is_grouped = find, number, is_grouped
+        self.num_classes = num_classes
+        self.weights = nn.Parameter(torch.randn(3, 4, 4))
+
+    def forward(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        result = torch.zeros_like(x)
+        mask = nn.functional.one_hot(chosen, num_classes=self.num_classes).permute(2, 1, 0)
+        for found in self.find(torch.greater(mask.sum(dim=(-1, -2)), 0)):
+            expert = self.number(found)
+            _, rows = torch.where(mask[expert])
+            if rows.numel() == 0:
+                continue
+            value = nn.functional.linear(x[rows], self.weights[expert])
+            # Different numbers cannot be grouped.
+            result.index_add_(0, rows, value if self.is_grouped else value * (expert + 1))
+        return result
+
+
+WAYS = {
+    "one element": (lambda hit: hit.nonzero(), lambda found: found[0]),
+    "item": (lambda hit: hit.nonzero(as_tuple=False), lambda found: int(found.item())),
+    "squeezed": (lambda hit: hit.nonzero().squeeze(-1), lambda found: found.item()),
+}
+
+
+def check_layer(*args: Any) -> Layer:
+    """Compares a layer without reads with the CPU; returns it."""
+    layer = Layer(*args)
+    x, chosen = torch.randn(5, 4), torch.tensor([[0, 1], [1, 0], [1, 0], [0, 1], [1, 0]])
+    expected = layer(x, chosen)
+    forward = types.FunctionType(Layer.forward.__code__, globals(), "forward")
+    on_device = type("Layer", (Layer,), {"forward": moe.without_reads(forward)})(*args)
+    on_device.load_state_dict(layer.state_dict())
+    on_device.to("xla")
+    for _ in range(2):
+        reads = metrics.metric_data("TransferFromDeviceTime")
+        found = on_device(x.to("xla"), chosen.to("xla"))
+        assert metrics.metric_data("TransferFromDeviceTime") == reads
+        assert bool(grouped_calls(on_device, found)) == layer.is_grouped
+        torch.testing.assert_close(found.cpu(), expected)
+    return on_device
+
+
+@pytest.mark.parametrize("is_grouped", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_ways_to_find_the_experts(
+    way: str, is_grouped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_layer(*WAYS[way], is_grouped)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("is_grouped", [True, False])
+def test_a_class_without_an_expert(is_grouped: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """DBRX of transformers 5 has one, and looks for its expert if a token has chosen it."""
+    layer = check_layer(*WAYS["one element"], is_grouped, 4)
+    assert not caplog.text
+    x = torch.randn(5, 4, device="xla")
+    layer.weights = nn.Parameter(layer.weights[:2])
+    with pytest.raises(IndexError):
+        layer(x, torch.tensor([[0, 1]] * 5, device="xla"))
 
 
 USES = {

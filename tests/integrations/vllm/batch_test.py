@@ -137,6 +137,6 @@ def test_options_of_steps(
 
 
 def test_sizes_with_one_token_a_sequence() -> None:
-    assert decode_sizes([16, 32, 64, 128, 256], num_seqs=256) == [16, 32, 64]
-    assert decode_sizes([16, 32, 64, 128], num_seqs=32) == [16, 32]
+    assert decode_sizes([16, 32, 64, 128, 256], num_seqs=256) == [1, 16, 32, 64]
+    assert decode_sizes([16, 32, 64, 128], num_seqs=32) == [1, 16, 32]
     assert decode_sizes([16], num_seqs=16) == []  # prompts need a program, too

@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import families
 import pytest
@@ -21,6 +22,7 @@ from torch import nn
 from torch_xla import backends
 from transformers.models.llama import modeling_llama
 from vllm import LLM, SamplingParams
+from vllm.forward_context import override_forward_context
 from vllm_xla_gpu.limits import UnsupportedError
 
 FP8 = torch.float8_e4m3fn
@@ -259,7 +261,9 @@ def errors_of_experts(
 
     def compare(served: nn.Module) -> list[float]:
         x = torch.randn(16, served.config.hidden_size, generator=generator).to(dtype)
-        result = served.model.layers[1].mlp(x.to("xla")).cpu().double()
+        batch = SimpleNamespace(slots=torch.zeros(len(x), dtype=torch.int32, device="xla"))
+        with override_forward_context(SimpleNamespace(attn_metadata={"": batch})):
+            result = served.model.layers[1].mlp(x.to("xla")).cpu().double()
         rights = [
             each.model.layers[1].mlp(x[None])[0][0].double() for each in (reference, unrounded)
         ]

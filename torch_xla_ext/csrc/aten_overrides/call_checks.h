@@ -45,9 +45,6 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(atanh, atanh)
   TORCH_XLA_EXT_CHECK(avg_pool2d_backward, avg_pool2d_backward)
   TORCH_XLA_EXT_CHECK(avg_pool3d_backward, avg_pool3d_backward)
-  TORCH_XLA_EXT_CHECK(bitwise_and, bitwise_and_Tensor)
-  TORCH_XLA_EXT_CHECK(bitwise_or, bitwise_or_Tensor)
-  TORCH_XLA_EXT_CHECK(bitwise_xor, bitwise_xor_Tensor)
   TORCH_XLA_EXT_CHECK(cat, cat)
   TORCH_XLA_EXT_CHECK(clamp_max, clamp_max)
   TORCH_XLA_EXT_CHECK(clamp_max, clamp_max_Tensor)
@@ -73,8 +70,6 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(hardsigmoid_backward, hardsigmoid_backward)
   TORCH_XLA_EXT_CHECK(isneginf, isneginf)
   TORCH_XLA_EXT_CHECK(leaky_relu_backward, leaky_relu_backward)
-  TORCH_XLA_EXT_CHECK(lerp, lerp_Scalar)
-  TORCH_XLA_EXT_CHECK(lerp, lerp_Tensor)
   TORCH_XLA_EXT_CHECK(linalg_inv_ex, linalg_inv_ex)
   TORCH_XLA_EXT_CHECK(linalg_vector_norm, linalg_vector_norm)
   TORCH_XLA_EXT_CHECK(log10, log10)
@@ -159,6 +154,21 @@ inline void RegisterCallChecks(torch::Library& m) {
 #undef TORCH_XLA_EXT_CHECK
 #define TORCH_XLA_EXT_CHECK(name, overload)                          \
   CheckedCall<at::_ops::overload,                                    \
+              &OfFractions<static_cast<at::_ops::overload::schema*>( \
+                  &at::meta::name)>::Call>::Register(m);
+  TORCH_XLA_EXT_CHECK(lerp, lerp_Scalar)
+  TORCH_XLA_EXT_CHECK(lerp, lerp_Tensor)
+#undef TORCH_XLA_EXT_CHECK
+#define TORCH_XLA_EXT_CHECK(name, overload)                           \
+  CheckedCall<at::_ops::overload,                                     \
+              &CheckBitwise<static_cast<at::_ops::overload::schema*>( \
+                  &at::meta::name)>>::Register(m);
+  TORCH_XLA_EXT_CHECK(bitwise_and, bitwise_and_Tensor)
+  TORCH_XLA_EXT_CHECK(bitwise_or, bitwise_or_Tensor)
+  TORCH_XLA_EXT_CHECK(bitwise_xor, bitwise_xor_Tensor)
+#undef TORCH_XLA_EXT_CHECK
+#define TORCH_XLA_EXT_CHECK(name, overload)                          \
+  CheckedCall<at::_ops::overload,                                    \
               &WithNumbers<static_cast<at::_ops::overload::schema*>( \
                   &at::meta::name)>::Call>::Register(m);
   TORCH_XLA_EXT_CHECK(addcmul, addcmul)
@@ -180,6 +190,10 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(avg_pool3d, CheckAvgPool<&at::meta::avg_pool3d>)
   TORCH_XLA_EXT_CHECK(baddbmm, CheckAddedMatmul<&at::meta::baddbmm>)
   TORCH_XLA_EXT_CHECK(bernoulli_p, CheckBernoulliP)
+  TORCH_XLA_EXT_CHECK(binary_cross_entropy, CheckBinaryCrossEntropy)
+  TORCH_XLA_EXT_CHECK(binary_cross_entropy_backward,
+                      CheckBinaryCrossEntropyBackward)
+  TORCH_XLA_EXT_CHECK(binary_cross_entropy_with_logits, CheckLossOfLogits)
   TORCH_XLA_EXT_CHECK(bitwise_left_shift_Tensor, CheckBitwiseShift)
   TORCH_XLA_EXT_CHECK(bitwise_not, CheckBitwiseNot)
   TORCH_XLA_EXT_CHECK(bitwise_right_shift_Tensor, CheckBitwiseShift)
@@ -193,6 +207,7 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(eye_m_out, CheckEye)
   TORCH_XLA_EXT_CHECK(fill__Tensor, CheckFill)
   TORCH_XLA_EXT_CHECK(flip, CheckFlip)
+  TORCH_XLA_EXT_CHECK(floor_divide, CheckFloorDivide)
   TORCH_XLA_EXT_CHECK(fmod_Scalar, CheckFmodByNumber)
   TORCH_XLA_EXT_CHECK(full, CheckSizes)
   TORCH_XLA_EXT_CHECK(gelu, CheckGelu)
@@ -216,9 +231,13 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(mv, CheckMv)
   TORCH_XLA_EXT_CHECK(mvlgamma, CheckMvlgamma)
   TORCH_XLA_EXT_CHECK(native_batch_norm, CheckBatchNorm)
+  TORCH_XLA_EXT_CHECK(native_dropout, CheckDropout)
   TORCH_XLA_EXT_CHECK(native_layer_norm, CheckLayerNorm)
   TORCH_XLA_EXT_CHECK(norm_Scalar, CheckFractions)
+  TORCH_XLA_EXT_CHECK(normal_, CheckNormal_)
+  TORCH_XLA_EXT_CHECK(normal_Tensor_Tensor, CheckNormalOfTensors)
   TORCH_XLA_EXT_CHECK(normal_Tensor_float, CheckNormal)
+  TORCH_XLA_EXT_CHECK(normal_float_Tensor, CheckNormalByDeviation)
   TORCH_XLA_EXT_CHECK(pixel_shuffle, CheckPixelShuffle)
   TORCH_XLA_EXT_CHECK(put_, CheckPut)
   TORCH_XLA_EXT_CHECK(random__from, CheckRandom)
@@ -237,6 +256,7 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(threshold, CheckThreshold)
   TORCH_XLA_EXT_CHECK(topk, CheckTopk)
   TORCH_XLA_EXT_CHECK(trace, CheckTrace)
+  TORCH_XLA_EXT_CHECK(unbind_copy_int, CheckUnbindCopy)
   TORCH_XLA_EXT_CHECK(uniform_, CheckUniform)
   TORCH_XLA_EXT_CHECK(upsample_bilinear2d, CheckUpsampled)
   TORCH_XLA_EXT_CHECK(upsample_nearest2d, CheckUpsampled)

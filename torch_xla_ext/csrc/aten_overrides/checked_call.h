@@ -5,6 +5,8 @@
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/FunctionalTensorWrapper.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
@@ -68,6 +70,29 @@ const Other& Described(const Other& other) {
   return other;
 }
 
+// Whether a tensor is a functionalized one of XLA whose sizes are known, and
+// not one of torch.compile's, whose own checks are PyTorch's.
+inline bool IsChecked(const at::Tensor& tensor) {
+  namespace functionalization = at::functionalization::impl;
+  if (!tensor.defined() || !tensor.is_xla() || !IsToBeChecked(tensor) ||
+      !functionalization::isFunctionalTensor(tensor)) {
+    return false;
+  }
+  return !functionalization::unsafeGetFunctionalWrapper(tensor)
+              ->value()
+              .key_set()
+              .has(c10::DispatchKey::Python);
+}
+
+// Calls that are neither functionalized nor seen by a mode of Python, such as
+// torch.compile's, which would get tensors that it does not know.
+struct OutsideOfModes {
+  const at::AutoDispatchSkipFunctionalize no_functionalization;
+  const c10::impl::ExcludeDispatchKeyGuard no_modes{c10::DispatchKeySet(
+      {c10::DispatchKey::Python, c10::DispatchKey::PreDispatch,
+       c10::DispatchKey::PythonTLSSnapshot})};
+};
+
 // Names a private member, as an explicit instantiation may, so that a kernel
 // can call the one that it replaces.
 template <auto kMember>
@@ -81,10 +106,11 @@ c10::KernelFunction KernelOf(const c10::OperatorHandle& op,
                              c10::DispatchKey key);
 template struct MemberOfOperator<&c10::OperatorHandle::operatorDef_>;
 
-// The kernel for XLA tensors of an operator `Op`, such as at::_ops::add_Tensor,
-// that was registered before `Caller`, which calls it: an operator may have
-// several callers, each of which calls the one before.
-template <typename Op, typename Caller>
+// The kernel for `kKey`, XLA tensors, of an operator `Op`, such as
+// at::_ops::add_Tensor, that was registered before `Caller`, which calls it: an
+// operator may have several callers, each of which calls the one before.
+template <typename Op, typename Caller,
+          c10::DispatchKey kKey = c10::DispatchKey::XLA>
 struct RegisteredKernel {
   c10::OperatorHandle op;
   c10::KernelFunction kernel;
@@ -94,7 +120,7 @@ struct RegisteredKernel {
       const c10::OperatorHandle op =
           c10::Dispatcher::singleton().findSchemaOrThrow(Op::name,
                                                          Op::overload_name);
-      return new RegisteredKernel{op, KernelOf(op, c10::DispatchKey::XLA)};
+      return new RegisteredKernel{op, KernelOf(op, kKey)};
     }();
     return *registered;
   }
@@ -138,22 +164,26 @@ void CheckWithFirst(Result (*check)(Params...), const char* name,
 }
 
 // The kernel of an operator `Op` that calls `kCheck` before the registered one.
-template <typename Op, auto kCheck, typename Schema = typename Op::schema>
+template <typename Op, auto kCheck,
+          c10::DispatchKey kKey = c10::DispatchKey::XLA,
+          typename Schema = typename Op::schema>
 struct CheckedCall;
 
-template <typename Op, auto kCheck, typename Result, typename... Args>
-struct CheckedCall<Op, kCheck, Result(Args...)> {
+template <typename Op, auto kCheck, c10::DispatchKey kKey, typename Result,
+          typename... Args>
+struct CheckedCall<Op, kCheck, kKey, Result(Args...)> {
   static Result Call(c10::DispatchKeySet keys, Args... args) {
     if ((IsToBeChecked(args) && ...)) {
       constexpr size_t kNamespace = std::string_view("aten::").size();
       CheckWithFirst(kCheck, Op::name + kNamespace, Described(args)...);
     }
-    return RegisteredKernel<Op, CheckedCall>::template Call<Result, Args...>(
+    return RegisteredKernel<Op, CheckedCall, kKey>::template Call<Result,
+                                                                  Args...>(
         keys, std::forward<Args>(args)...);
   }
 
   static void Register(torch::Library& m) {
-    RegisteredKernel<Op, CheckedCall>::Replace(m, TORCH_FN(Call));
+    RegisteredKernel<Op, CheckedCall, kKey>::Replace(m, TORCH_FN(Call));
   }
 };
 

@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "torch_xla_ext/csrc/aten_overrides/in_place_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
 namespace torch_xla_ext::aten_overrides {
@@ -87,6 +88,7 @@ inline at::Tensor Einsum(std::string_view equation, at::TensorList tensors,
 
 // PyTorch has no functionalization for this operator.
 inline at::Tensor& Polygamma_(at::Tensor& self, int64_t n) {
+  CheckCast(FloatOf(self.scalar_type()), self);
   return self.copy_(at::polygamma(n, self));
 }
 

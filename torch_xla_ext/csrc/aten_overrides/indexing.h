@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla_ext/csrc/aten_overrides/strides.h"
 #include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
 namespace torch_xla_ext::aten_overrides {
@@ -179,6 +180,12 @@ inline at::Tensor AsStridedCopy(const at::Tensor& self, at::IntArrayRef size,
   return at::take(self, places);
 }
 
+// The places of the elements of `like`.
+inline at::Tensor PlacesIn(const at::Tensor& like) {
+  const auto options = like.options().dtype(at::kLong);
+  return at::reshape(at::arange(like.numel(), options), like.sizes());
+}
+
 // PyTorch makes a tensor in the order of memory and a view of it in the order
 // asked for. XLA chooses the order in memory itself.
 inline at::Tensor EmptyPermuted(c10::SymIntArrayRef size,
@@ -206,6 +213,14 @@ inline at::Tensor AsStridedScatter(const at::Tensor& self,
                                    at::IntArrayRef stride,
                                    std::optional<int64_t> storage_offset) {
   if (!DenseOrder(size, stride)) {
+    if (src.sizes() == size && !Overlaps(size, stride)) {
+      const at::Tensor places =
+          AsStridedCopy(PlacesIn(self), size, stride, storage_offset);
+      return at::reshape(
+          at::index_copy(at::reshape(self, {-1}), 0, at::reshape(places, {-1}),
+                         at::reshape(src.to(self.scalar_type()), {-1})),
+          self.sizes());
+    }
     return OnCpu<at::_ops::as_strided_scatter>(self, src, size, stride,
                                                storage_offset);
   }

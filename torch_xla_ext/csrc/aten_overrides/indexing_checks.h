@@ -149,12 +149,20 @@ inline void CheckIndexSelect(const at::Tensor& self, int64_t dim,
       "index_select(): Expected dtype int32 or int64 for index");
 }
 
-inline void CheckPut(at::Tensor&, const at::Tensor& index,
+inline void CheckPut(at::Tensor& self, const at::Tensor& index,
                      const at::Tensor& source) {
   TORCH_CHECK_INDEX(index.numel() == source.numel(),
                     "put_(): Expected source and index to have the same number "
                     "of elements, but got source with ",
                     source.numel(), " elements, index with ", index.numel());
+  TORCH_CHECK(index.scalar_type() == at::kLong,
+              "put_(): Expected a long tensor for index, but got ",
+              index.scalar_type());
+  TORCH_CHECK(
+      self.scalar_type() == source.scalar_type(),
+      "put_(): self and source expected to have the same dtype, but got "
+      "self.dtype = ",
+      self.scalar_type(), " and source.dtype = ", source.scalar_type());
 }
 
 }  // namespace torch_xla_ext::aten_overrides

@@ -109,6 +109,43 @@ inline void CheckAbs(const at::Tensor& self) {
               self.scalar_type(), "'");
 }
 
+inline void CheckFloorDivide(const at::Tensor& self, const at::Tensor& other) {
+  TORCH_CHECK(at::result_type(self, other) != at::kBool,
+              "floor_divide: not implemented for 'Bool'");
+}
+
+// `kMeta` of operators of integers and booleans.
+template <auto kMeta>
+void CheckBitwise(const char* name, const at::Tensor& self,
+                  const at::Tensor& other) {
+  kMeta(self, other);
+  const at::ScalarType type = at::result_type(self, other);
+  TORCH_CHECK(at::isIntegralType(type, /*includeBool=*/true), name,
+              ": not implemented for '", type, "'");
+}
+
+inline void CheckBinaryCrossEntropy(const at::Tensor& self,
+                                    const at::Tensor& target) {
+  TORCH_CHECK(target.scalar_type() == self.scalar_type(), "Found dtype ",
+              target.scalar_type(), " but expected ", self.scalar_type());
+}
+
+inline void CheckBinaryCrossEntropyBackward(const at::Tensor&,
+                                            const at::Tensor& self,
+                                            const at::Tensor& target) {
+  CheckBinaryCrossEntropy(self, target);
+}
+
+// PyTorch's composition multiplies 1 - target in place.
+inline void CheckLossOfLogits(const at::Tensor& self,
+                              const at::Tensor& target) {
+  CheckRsubOfNumber(target);
+  const at::ScalarType type = at::result_type(self, target);
+  TORCH_CHECK(c10::canCast(type, target.scalar_type()), "result type ", type,
+              " can't be cast to the desired output type ",
+              target.scalar_type());
+}
+
 inline void CheckBitwiseShift(const at::Tensor& self, const at::Tensor& other) {
   at::meta::bitwise_left_shift(self, other);
   CheckShift(self, other);
@@ -337,13 +374,16 @@ inline void CheckEye(c10::SymInt n, c10::SymInt m) {
   TORCH_CHECK(m >= 0, "m must be greater or equal to 0, got ", m);
 }
 
-inline void CheckMaskedFill(const at::Tensor&, const at::Tensor& mask,
+inline void CheckMaskedFill(const at::Tensor& self, const at::Tensor& mask,
                             const at::Tensor& value) {
   CheckMask(mask);
   TORCH_CHECK(value.dim() == 0,
               "masked_fill_ only supports a 0-dimensional value tensor, but "
               "got tensor with ",
               value.dim(), " dimension(s).");
+  TORCH_CHECK(self.is_complex() || !value.is_complex(),
+              "value cannot be converted to type ", self.scalar_type(),
+              " without overflow");
 }
 
 inline void CheckTopk(const at::Tensor& self, c10::SymInt k, int64_t dim,
@@ -370,7 +410,13 @@ inline void CheckRoll(const at::Tensor& self, c10::SymIntArrayRef shifts,
       shifts.size() == dims.size() || (dims.empty() && shifts.size() == 1),
       "shifts and dimensions must align. shifts: ", shifts.size(),
       ", dims:", dims.size());
-  for (const int64_t dim : dims) at::maybe_wrap_dim(dim, self.dim());
+  for (const int64_t dim : dims) {
+    at::maybe_wrap_dim(dim, self.dim(), /*wrap_scalar=*/false);
+  }
+}
+
+inline void CheckUnbindCopy(const at::Tensor& self, int64_t dim) {
+  at::maybe_wrap_dim(dim, self.dim(), /*wrap_scalar=*/false);
 }
 
 inline void CheckTrace(const at::Tensor& self) {

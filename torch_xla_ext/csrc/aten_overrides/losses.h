@@ -35,6 +35,37 @@ inline at::Tensor SmoothL1Loss(const at::Tensor& self, const at::Tensor& target,
                                   beta);
 }
 
+// PyTorch's kernel multiplies in place, which upstream does not check.
+inline at::Tensor SoftMarginLoss(const at::Tensor& self,
+                                 const at::Tensor& target, int64_t reduction) {
+  const at::Tensor product =
+      at::mul(at::neg(target).to(self.scalar_type()), self);
+  return Reduced(at::log1p(at::exp(product)), reduction);
+}
+
+// PyTorch converts the product with the weight to the type of the loss.
+inline std::optional<at::Tensor> WeightOf(
+    const at::Tensor& self, const std::optional<at::Tensor>& weight) {
+  if (!weight || !weight->defined()) return weight;
+  return weight->to(self.scalar_type());
+}
+
+inline at::Tensor BinaryCrossEntropy(const at::Tensor& self,
+                                     const at::Tensor& target,
+                                     const std::optional<at::Tensor>& weight,
+                                     int64_t reduction) {
+  return Upstream::binary_cross_entropy(self, target, WeightOf(self, weight),
+                                        reduction);
+}
+
+inline at::Tensor BinaryCrossEntropyBackward(
+    const at::Tensor& grad_output, const at::Tensor& self,
+    const at::Tensor& target, const std::optional<at::Tensor>& weight,
+    int64_t reduction) {
+  return Upstream::binary_cross_entropy_backward(
+      grad_output, self, target, WeightOf(self, weight), reduction);
+}
+
 // The lengths may be on the CPU, as on CUDA.
 inline at::Tensor CtcLoss(const at::Tensor& log_probs,
                           const at::Tensor& targets,

@@ -7,7 +7,6 @@
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/FunctionalTensorWrapper.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
 #include <torch/library.h>
@@ -19,6 +18,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "torch_xla_ext/csrc/aten_overrides/checked_call.h"
@@ -126,6 +126,33 @@ inline bool IsComputedInDtypeOfOut(const c10::OperatorHandle& op) {
          arguments[arguments.size() - 2].name() == "dtype";
 }
 
+// The sizes of `out=` before a call. PyTorch warns of a resized tensor,
+// functionalization does not.
+class OutSizes {
+ public:
+  OutSizes(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+    const std::vector<c10::Argument>& arguments = op.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const c10::IValue& value = stack[stack.size() - arguments.size() + i];
+      if (IsOut(arguments[i]) && value.isTensor() &&
+          IsChecked(value.toTensor())) {
+        sizes_.emplace_back(value.toTensor(), value.toTensor().sizes().vec());
+      }
+    }
+  }
+
+  void WarnOfChanges() const {
+    for (const auto& [out, before] : sizes_) {
+      if (out.sizes() == before) continue;
+      at::native::resize_output_check(
+          at::detail::empty_meta(before, out.scalar_type()), out.sizes());
+    }
+  }
+
+ private:
+  std::vector<std::pair<at::Tensor, std::vector<int64_t>>> sizes_;
+};
+
 // Functionalization of an operator that writes to `out=`, after PyTorch's
 // function for meta tensors has checked the call.
 inline void CheckOut(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
@@ -146,12 +173,7 @@ inline void CheckOut(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
         operands.push_back(arguments[i]);
       }
     }
-    const at::AutoDispatchSkipFunctionalize guard;
-    // Modes such as torch.compile's would receive tensors that they do not
-    // know.
-    const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::DispatchKeySet(
-        {c10::DispatchKey::Python, c10::DispatchKey::PreDispatch,
-         c10::DispatchKey::PythonTLSSnapshot}));
+    const OutsideOfModes guard;
     const c10::WarningUtils::WarningHandlerGuard no_warnings(nullptr);
     try {
       op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta),
@@ -164,7 +186,19 @@ inline void CheckOut(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                           operands[i].toTensor().sizes());
     }
   }
+  const OutSizes sizes(op, *stack);
   FunctionalizedOuts().at(op.operator_name()).callBoxed(op, keys, stack);
+  sizes.WarnOfChanges();
+}
+
+// Whether an operator with `out=` also writes to an operand, such as a running
+// mean. PyTorch's functionalization exchanges the two.
+inline bool WritesToOperand(const c10::OperatorHandle& op) {
+  const std::vector<c10::Argument>& arguments = op.schema().arguments();
+  return std::any_of(arguments.begin(), arguments.end(), [](const auto& one) {
+    return !IsOut(one) && one.alias_info() != nullptr &&
+           one.alias_info()->isWrite();
+  });
 }
 
 // Operators whose `out=` must have the dtype of the result. PyTorch's meta
@@ -242,7 +276,7 @@ inline bool IsOfResultDtype(const c10::OperatorHandle& op) {
       "aten::triu",
       "aten::where",
   };
-  return op.hasTag(at::Tag::generated) ||
+  return op.hasTag(at::Tag::generated) || WritesToOperand(op) ||
          operators->count(op.operator_name().name) != 0;
 }
 
@@ -258,7 +292,7 @@ inline std::optional<c10::OperatorHandle> FunctionOf(
     const std::vector<c10::Argument>& others = other->schema().arguments();
     const auto is_same = [](const c10::Argument& a, const c10::Argument& b) {
       return a.name() == b.name() && *a.type() == *b.type() &&
-             b.alias_info() == nullptr;
+             (a.alias_info() == nullptr) == (b.alias_info() == nullptr);
     };
     if (others.size() < arguments.size() &&
         std::equal(others.begin(), others.end(), arguments.begin(), is_same) &&

@@ -23,6 +23,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/factories.h"
 #include "torch_xla_ext/csrc/aten_overrides/foreach.h"
 #include "torch_xla_ext/csrc/aten_overrides/histogram.h"
+#include "torch_xla_ext/csrc/aten_overrides/in_place_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/indexing.h"
 #include "torch_xla_ext/csrc/aten_overrides/interpolation.h"
 #include "torch_xla_ext/csrc/aten_overrides/layer_norm.h"
@@ -30,6 +31,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/losses.h"
 #include "torch_xla_ext/csrc/aten_overrides/normalization.h"
 #include "torch_xla_ext/csrc/aten_overrides/out_checks.h"
+#include "torch_xla_ext/csrc/aten_overrides/overlap_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/pooling.h"
 #include "torch_xla_ext/csrc/aten_overrides/precision.h"
 #include "torch_xla_ext/csrc/aten_overrides/random.h"
@@ -254,6 +256,7 @@ void RegisterForXla(torch::Library& library) {
   m.impl("nll_loss_backward", kFloat32<&NllLossBackward>);
   m.impl("nll_loss_forward", kFloat32<&NllLossForward>);
   m.impl("nll_loss2d_forward", kFloat32<&NllLossForward>);
+  m.impl("soft_margin_loss", kFloat32<&SoftMarginLoss>);
   // normalization.h
   m.impl("_native_batch_norm_legit", NativeBatchNormLegit);
   m.impl("_native_batch_norm_legit.no_stats", NativeBatchNormLegitNoStats);
@@ -290,9 +293,9 @@ void RegisterForXla(torch::Library& library) {
   m.impl("_softmax", kOfScalarToo<&SoftmaxInFloat32<&Upstream::_softmax>>);
   m.impl("_softmax_backward_data",
          kFloat32<&SoftmaxBackward<&Upstream::_softmax_backward_data>>);
-  m.impl("binary_cross_entropy", kFloat32<&Upstream::binary_cross_entropy>);
+  m.impl("binary_cross_entropy", kFloat32<&BinaryCrossEntropy>);
   m.impl("binary_cross_entropy_backward",
-         kFloat32<&Upstream::binary_cross_entropy_backward>);
+         kFloat32<&BinaryCrossEntropyBackward>);
   m.impl("mse_loss", kFloat32<&MseLoss>);
   m.impl("mse_loss_backward", kFloat32<&Upstream::mse_loss_backward>);
   m.impl("nll_loss2d_backward", kFloat32<&Upstream::nll_loss2d_backward>);
@@ -429,6 +432,7 @@ void RegisterForFunctionalization(torch::Library& m) {
   // views.h
   m.impl("_pack_padded_sequence", PackPaddedSequence);
   m.impl("as_strided", AsStridedAsView);
+  RegisterAsStridedOfViews(m);
   m.impl("expand", ExpandAsView);
   m.impl("unfold", UnfoldAsView);
 }
@@ -462,6 +466,8 @@ bool RegisterAll() {
   Register(c10::DispatchKey::XLA, RegisterCallChecks);
   Register(c10::DispatchKey::XLA, RegisterDtypeChecks);
   Register(c10::DispatchKey::Functionalize, RegisterOutChecks);
+  Register(c10::DispatchKey::Functionalize, RegisterInPlaceChecks);
+  Register(c10::DispatchKey::Functionalize, RegisterOverlapChecks);
   Register(c10::DispatchKey::AutogradXLA, RegisterOutCompositions);
   return true;
 }

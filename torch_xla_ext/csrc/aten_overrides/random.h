@@ -70,7 +70,10 @@ inline at::Tensor Bernoulli(const at::Tensor& self, Generator generator) {
 
 inline at::Tensor BernoulliP(const at::Tensor& self, double p,
                              Generator generator) {
-  if (Has16Bits(self) && !IsGiven(generator)) {
+  TORCH_CHECK(!self.is_complex(),
+              "bernoulli: not implemented for complex numbers");
+  // The upstream kernel converts p to the dtype: of integers, all were 0.
+  if ((Has16Bits(self) || !self.is_floating_point()) && !IsGiven(generator)) {
     return at::lt(UniformLike(self), p).to(self.scalar_type());
   }
   return Upstream::bernoulli(self, p, generator);

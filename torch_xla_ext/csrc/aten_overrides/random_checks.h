@@ -72,8 +72,37 @@ inline void CheckBernoulliP(const at::Tensor&, double p) {
               "bernoulli_ expects p to be in [0, 1], but got p=", p);
 }
 
-inline void CheckNormal(const at::Tensor&, double std) {
+inline void CheckNormal(const at::Tensor& mean, double std) {
+  CheckFractions("normal", mean);
   TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);
+}
+
+inline void CheckNormal_(at::Tensor& self, double, double std) {
+  CheckNormal(self, std);
+}
+
+inline void CheckNormalOfDeviation(const at::Tensor& std) {
+  TORCH_CHECK(!std.is_complex(),
+              "normal expects standard deviation to be non-complex");
+  CheckFractions("normal", std);
+}
+
+inline void CheckNormalByDeviation(double, const at::Tensor& std) {
+  CheckNormalOfDeviation(std);
+}
+
+inline void CheckNormalOfTensors(const at::Tensor& mean,
+                                 const at::Tensor& std) {
+  CheckNormalOfDeviation(std);
+  CheckFractions("normal", mean);
+}
+
+inline void CheckDropout(const at::Tensor& self, double,
+                         std::optional<bool> train) {
+  TORCH_CHECK(!train.value_or(true) ||
+                  !at::isIntegralType(self.scalar_type(), /*includeBool=*/true),
+              "result type Float can't be cast to the desired output type ",
+              self.scalar_type());
 }
 
 }  // namespace torch_xla_ext::aten_overrides

@@ -95,34 +95,88 @@ class StridesOfCopies {
   std::vector<Entry> entries_;
 };
 
-// A meta tensor with a tensor's shape and its strides in PyTorch; nothing if
-// the tensor is row-major because it is not a view, or is a view that PyTorch
-// does not have (`x.t().view(-1)`).
-inline std::optional<at::Tensor> WithStrides(const at::Tensor& self) {
-  namespace functionalization = at::functionalization::impl;
-  if (!functionalization::isFunctionalTensor(self)) return std::nullopt;
-  auto* const wrapper = functionalization::unsafeGetFunctionalWrapper(self);
-  auto* const storage =
-      static_cast<at::functionalization::FunctionalStorageImpl*>(
-          wrapper->storage().unsafeGetStorageImpl());
-  const auto strides = StridesOfCopies::Get().Find(storage);
-  if (wrapper->isBaseTensor() && !strides) return std::nullopt;
+inline at::functionalization::FunctionalStorageImpl* FunctionalStorageOf(
+    const at::Tensor& self) {
+  return static_cast<at::functionalization::FunctionalStorageImpl*>(
+      self.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+}
+
+// A meta tensor with the shape and the strides of the tensor that `self` is a
+// view of; nothing if sizes are symbolic.
+inline std::optional<at::Tensor> BaseWithStrides(const at::Tensor& self) {
+  auto* const storage = FunctionalStorageOf(self);
   const at::Tensor& base = storage->base();
   if (base.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
     return std::nullopt;
   }
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const auto options = base.options().device(at::kMeta);
-  const at::Tensor meta =
-      strides ? at::empty_strided(base.sizes(), *strides, options)
-              : at::empty(base.sizes(), options);
+  const auto strides = StridesOfCopies::Get().Find(storage);
+  return strides ? at::empty_strided(base.sizes(), *strides, options)
+                 : at::empty(base.sizes(), options);
+}
+
+// What `self` is of the meta tensor of its base; nothing if it is a view that
+// PyTorch does not have (`x.t().view(-1)`).
+inline std::optional<at::Tensor> ViewWithStrides(const at::Tensor& self,
+                                                 const at::Tensor& base) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
   // The views were recorded as the copying operators that XLA has.
   const c10::impl::IncludeDispatchKeyGuard views(kViewsInsteadOfCopies);
   try {
-    return wrapper->apply_view_metas(meta);
+    return at::functionalization::impl::unsafeGetFunctionalWrapper(self)
+        ->apply_view_metas(base);
   } catch (const c10::Error&) {
     return std::nullopt;
   }
+}
+
+// A meta tensor with a tensor's shape and its strides in PyTorch; nothing if
+// the tensor is row-major because it is not a view, or is a view that PyTorch
+// does not have.
+inline std::optional<at::Tensor> WithStrides(const at::Tensor& self) {
+  namespace functionalization = at::functionalization::impl;
+  if (!functionalization::isFunctionalTensor(self)) return std::nullopt;
+  if (functionalization::isBaseTensor(self) &&
+      !StridesOfCopies::Get().Find(FunctionalStorageOf(self))) {
+    return std::nullopt;
+  }
+  const std::optional<at::Tensor> base = BaseWithStrides(self);
+  return base ? ViewWithStrides(self, *base) : std::nullopt;
+}
+
+// Whether two elements of a tensor with these strides share memory.
+inline bool Overlaps(at::IntArrayRef size, at::IntArrayRef stride) {
+  std::vector<std::pair<int64_t, int64_t>> dims;  // strides and sizes
+  int64_t count = 1, last = 0;
+  for (size_t i = 0; i < size.size(); ++i) {
+    count *= size[i];
+    if (size[i] > 1) dims.emplace_back(stride[i], size[i]);
+  }
+  if (count == 0) return false;
+  std::sort(dims.begin(), dims.end());
+  bool is_nested = true;
+  for (const auto& [step, steps] : dims) {
+    is_nested &= step > last;
+    last += step * (steps - 1);
+  }
+  if (is_nested) return false;
+  if (count > last + 1) return true;
+  std::vector<bool> is_taken(last + 1);
+  std::vector<int64_t> places = {0};
+  for (const auto& [step, steps] : dims) {
+    const size_t before = places.size();
+    for (int64_t i = 1; i < steps; ++i) {
+      for (size_t k = 0; k < before; ++k) {
+        places.push_back(places[k] + i * step);
+      }
+    }
+  }
+  for (const int64_t place : places) {
+    if (is_taken[place]) return true;
+    is_taken[place] = true;
+  }
+  return false;
 }
 
 inline at::Tensor Contiguous(const at::Tensor& self,

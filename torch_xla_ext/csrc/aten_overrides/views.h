@@ -11,25 +11,53 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "torch_xla_ext/csrc/aten_overrides/checked_call.h"
 #include "torch_xla_ext/csrc/aten_overrides/indexing.h"
 #include "torch_xla_ext/csrc/aten_overrides/strides.h"
 #include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
 namespace torch_xla_ext::aten_overrides {
 
+// Which elements a write has changed.
+inline at::Tensor IsChanged(const at::Tensor& before, const at::Tensor& after) {
+  const at::Tensor differs = at::ne(after, before);
+  if (!before.is_floating_point() && !before.is_complex()) return differs;
+  return at::logical_and(differs, at::logical_not(at::logical_and(
+                                      at::isnan(after), at::isnan(before))));
+}
+
+// `base` after a write to a view of it with elements that share memory:
+// `place` are their places in `base`. Of the copies of an element, a changed
+// one is taken.
+inline at::Tensor OfOverlapping(const at::Tensor& base, const at::Tensor& view,
+                                const at::Tensor& place) {
+  const at::Tensor flat = at::reshape(base, {-1});
+  const at::Tensor places = at::reshape(place, {-1});
+  const at::Tensor after = at::reshape(view, {-1});
+  const int64_t count = base.numel();
+  // Unchanged copies go to an element that is not there.
+  const at::Tensor target =
+      at::where(IsChanged(at::index_select(flat, 0, places), after), places,
+                at::full({}, count, places.options()));
+  const at::Tensor longer = at::cat({flat, at::zeros({1}, flat.options())});
+  const at::Tensor written = at::index_copy(longer, 0, target, after);
+  return at::reshape(at::slice(written, 0, 0, count), base.sizes());
+}
+
 // `base` with its windows replaced.
 inline at::Tensor WithWindows(const at::Tensor& base, const at::Tensor& windows,
                               int64_t dimension, int64_t size, int64_t step) {
-  TORCH_CHECK(size <= step, "unfold: cannot write to windows of size ", size,
-              " and step ", step,
-              ", because they overlap: several elements of the view are one of "
-              "the tensor. Please clone() the windows before writing to them.");
   if (base.dim() == 0) return at::view_copy(windows, at::IntArrayRef());
+  if (size > step) {
+    return OfOverlapping(
+        base, windows, at::unfold_copy(PlacesIn(base), dimension, size, step));
+  }
   const int64_t dim = at::maybe_wrap_dim(dimension, base.dim());
   const at::Tensor indices = WindowIndices(base.size(dim), size, step, base);
   std::vector<int64_t> shape = base.sizes().vec();
@@ -37,6 +65,17 @@ inline at::Tensor WithWindows(const at::Tensor& base, const at::Tensor& windows,
   return at::index_copy(base, dim, indices,
                         at::reshape(at::movedim(windows, -1, dim + 1), shape));
 }
+
+// The function of a view whose elements may share memory. PyTorch's record of a
+// view has no name, but tells the type of its function.
+struct OverlappingView {
+  std::function<at::Tensor(const at::Tensor& base, bool reapply_views)> forward;
+  bool reapply_views;
+
+  at::Tensor operator()(const at::Tensor& base, int64_t) const {
+    return forward(base, reapply_views);
+  }
+};
 
 // The view `forward(self)`; after a write to it, the viewed tensor is
 // `reverse(base, view)`. Both functions also receive whether to make views or
@@ -49,9 +88,7 @@ at::Tensor AsView(const at::Tensor& self, bool has_symbolic_inputs,
   const bool reapply_views =
       !is_functional ||
       functionalization::impl::getFunctionalizationReapplyViewsTLS();
-  const auto apply = [=](const at::Tensor& base, int64_t) {
-    return forward(base, reapply_views);
-  };
+  const OverlappingView apply{forward, reapply_views};
   const at::AutoDispatchSkipFunctionalize guard;
   if (!is_functional) return apply(self, 0);
   const at::Tensor view =
@@ -106,13 +143,8 @@ inline at::Tensor OfExpanded(const at::Tensor& base, const at::Tensor& view) {
     return at::reshape(at::permute(tensor, order), shape);
   };
   const at::Tensor after = flat(view);
-  const at::Tensor before = flat(at::expand_copy(base, view.sizes()));
-  at::Tensor is_changed = at::ne(after, before);
-  if (at::isFloatingType(base.scalar_type()) || base.is_complex()) {
-    is_changed = at::logical_and(
-        is_changed,
-        at::logical_not(at::logical_and(at::isnan(after), at::isnan(before))));
-  }
+  const at::Tensor is_changed =
+      IsChanged(flat(at::expand_copy(base, view.sizes())), after);
   const at::Tensor place =
       at::argmax(is_changed.to(at::kInt), 0, /*keepdim=*/true);
   return at::reshape(at::gather(after, 0, place), base.sizes());
@@ -169,10 +201,8 @@ inline at::Tensor BaseOf(const at::Tensor& self) {
   functionalization::impl::sync(self);
   auto* const wrapper =
       functionalization::impl::unsafeGetFunctionalWrapper(self);
-  auto* const storage = static_cast<functionalization::FunctionalStorageImpl*>(
-      wrapper->storage().unsafeGetStorageImpl());
-  const at::Tensor base =
-      at::detail::make_tensor<at::FunctionalTensorWrapper>(storage->base());
+  const at::Tensor base = at::detail::make_tensor<at::FunctionalTensorWrapper>(
+      FunctionalStorageOf(self)->base());
   base.unsafeGetTensorImpl()->set_storage_keep_dtype(wrapper->storage());
   return base;
 }
@@ -245,29 +275,33 @@ inline Steps StepsOf(const at::Tensor& self, const at::Tensor& strided,
   return {/*is_of_base=*/true, offset.value_or(begin)};
 }
 
+// The tensor whose elements the steps are through, if that is known.
+inline std::optional<Steps> KnownSteps(
+    const at::Tensor& self, at::SymIntArrayRef size, at::SymIntArrayRef stride,
+    const std::optional<c10::SymInt>& offset) {
+  if (!self.is_xla()) return std::nullopt;
+  const std::optional<at::Tensor> strided = WithStrides(self);
+  const auto sizes = c10::asIntArrayRefSlowOpt(size);
+  const auto strides = c10::asIntArrayRefSlowOpt(stride);
+  if (!strided || !sizes || !strides || sizes->size() != strides->size() ||
+      (offset && offset->is_symbolic()) ||
+      at::functionalization::impl::isBaseTensor(self)) {
+    return std::nullopt;
+  }
+  return StepsOf(
+      self, *strided, *sizes, *strides,
+      offset ? std::optional<int64_t>(offset->expect_int()) : std::nullopt);
+}
+
 // The view `self.as_strided(...)`.
 inline at::Tensor AsStridedAsView(const at::Tensor& self,
                                   at::SymIntArrayRef size,
                                   at::SymIntArrayRef stride,
                                   std::optional<c10::SymInt> offset) {
-  if (self.is_xla()) {
-    const std::optional<at::Tensor> strided = WithStrides(self);
-    const auto sizes = c10::asIntArrayRefSlowOpt(size);
-    const auto strides = c10::asIntArrayRefSlowOpt(stride);
-    const bool is_known = sizes && strides &&
-                          sizes->size() == strides->size() &&
-                          !(offset && offset->is_symbolic());
-    if (strided && is_known &&
-        !at::functionalization::impl::unsafeGetFunctionalWrapper(self)
-             ->isBaseTensor()) {
-      const Steps steps = StepsOf(
-          self, *strided, *sizes, *strides,
-          offset ? std::optional<int64_t>(offset->expect_int()) : std::nullopt);
-      if (steps.is_of_base) {
-        return AsStridedAsView(BaseOf(self), size, stride,
-                               c10::SymInt(*steps.offset));
-      }
-    }
+  const std::optional<Steps> steps = KnownSteps(self, size, stride, offset);
+  if (steps && steps->is_of_base) {
+    return AsStridedAsView(BaseOf(self), size, stride,
+                           c10::SymInt(*steps->offset));
   }
   const std::vector<c10::SymInt> sizes = size.vec(), strides = stride.vec();
   const auto is_symbolic = [](const c10::SymInt& number) {
@@ -285,9 +319,84 @@ inline at::Tensor AsStridedAsView(const at::Tensor& self,
                                                      offset);
       },
       [=](const at::Tensor& base, const at::Tensor& view) {
+        const auto known_sizes = c10::asIntArrayRefSlowOpt(sizes);
+        const auto known_strides = c10::asIntArrayRefSlowOpt(strides);
+        if (base.is_xla() && known_sizes && known_strides &&
+            Overlaps(*known_sizes, *known_strides)) {
+          return OfOverlapping(base, view,
+                               at::as_strided_copy_symint(PlacesIn(base), sizes,
+                                                          strides, offset));
+        }
         return at::as_strided_scatter_symint(base, view, sizes, strides,
                                              offset);
       });
+}
+
+// PyTorch's functionalization of as_strided_copy, as_strided_scatter and
+// as_strided_ takes all steps for those through the view.
+struct AsStridedCopyOfView {
+  using Kernel =
+      RegisteredKernel<at::_ops::as_strided_copy, AsStridedCopyOfView,
+                       c10::DispatchKey::Functionalize>;
+
+  static at::Tensor Call(c10::DispatchKeySet keys, const at::Tensor& self,
+                         at::SymIntArrayRef size, at::SymIntArrayRef stride,
+                         std::optional<c10::SymInt> offset) {
+    if (KnownSteps(self, size, stride, offset)) {
+      return at::clone(AsStridedAsView(self, size, stride, offset));
+    }
+    return Kernel::Call<at::Tensor, const at::Tensor&, at::SymIntArrayRef,
+                        at::SymIntArrayRef, std::optional<c10::SymInt>>(
+        keys, self, size, stride, offset);
+  }
+};
+
+struct AsStridedScatterOfView {
+  using Kernel =
+      RegisteredKernel<at::_ops::as_strided_scatter, AsStridedScatterOfView,
+                       c10::DispatchKey::Functionalize>;
+
+  static at::Tensor Call(c10::DispatchKeySet keys, const at::Tensor& self,
+                         const at::Tensor& src, at::SymIntArrayRef size,
+                         at::SymIntArrayRef stride,
+                         std::optional<c10::SymInt> offset) {
+    const std::optional<Steps> steps = KnownSteps(self, size, stride, offset);
+    TORCH_CHECK(!steps || !steps->is_of_base, "as_strided_scatter: size ", size,
+                " and stride ", stride,
+                " are of the tensor that this is a view of. Please call "
+                "as_strided_scatter() of that tensor.");
+    return Kernel::Call<at::Tensor, const at::Tensor&, const at::Tensor&,
+                        at::SymIntArrayRef, at::SymIntArrayRef,
+                        std::optional<c10::SymInt>>(keys, self, src, size,
+                                                    stride, offset);
+  }
+};
+
+struct CheckedAsStrided {
+  using Kernel = RegisteredKernel<at::_ops::as_strided_, CheckedAsStrided,
+                                  c10::DispatchKey::Functionalize>;
+
+  static const at::Tensor& Call(c10::DispatchKeySet keys,
+                                const at::Tensor& self, at::SymIntArrayRef size,
+                                at::SymIntArrayRef stride,
+                                std::optional<c10::SymInt> offset) {
+    const std::optional<Steps> steps = KnownSteps(self, size, stride, offset);
+    TORCH_CHECK(!steps || !steps->is_of_base, "as_strided_: size ", size,
+                " and stride ", stride,
+                " are of the tensor that this is a view of. Please call "
+                "as_strided(), which returns another view.");
+    return Kernel::Call<const at::Tensor&, const at::Tensor&,
+                        at::SymIntArrayRef, at::SymIntArrayRef,
+                        std::optional<c10::SymInt>>(keys, self, size, stride,
+                                                    offset);
+  }
+};
+
+inline void RegisterAsStridedOfViews(torch::Library& m) {
+  AsStridedCopyOfView::Kernel::Replace(m, TORCH_FN(AsStridedCopyOfView::Call));
+  AsStridedScatterOfView::Kernel::Replace(
+      m, TORCH_FN(AsStridedScatterOfView::Call));
+  CheckedAsStrided::Kernel::Replace(m, TORCH_FN(CheckedAsStrided::Call));
 }
 
 // PyTorch calls as_strided with the tensor's own offset, which XLA does not

@@ -118,6 +118,14 @@ at::Tensor Program::Find(const Source& source,
   return at::Tensor();
 }
 
+void Program::ReleaseGradients(const std::vector<at::Tensor>& arguments,
+                               const std::vector<Found>& state) const {
+  for (const Source& source : description_.replaced_gradients) {
+    const at::Tensor tensor = Find(source, arguments, state);
+    if (tensor.defined()) tensor.mutable_grad().reset();
+  }
+}
+
 void Program::CheckCount(const std::vector<at::Tensor>& arguments) const {
   const size_t expected = description_.argument_state.size();
   if (arguments.size() == expected) return;
@@ -435,7 +443,9 @@ std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments,
   for (const StateTensor& expected : state_) {
     state.emplace_back().tensor = at::Tensor(expected.tensor.lock());
   }
-  return Run(Gather(arguments, state), start);
+  const std::vector<Input> inputs = Gather(arguments, state);
+  ReleaseGradients(arguments, state);
+  return Run(inputs, start);
 }
 
 std::optional<std::vector<at::Tensor>> Program::RunIfMatches(
@@ -445,6 +455,7 @@ std::optional<std::vector<at::Tensor>> Program::RunIfMatches(
   const WithoutGil without_gil;
   const std::vector<Input> inputs = Gather(arguments, state);
   if (!HasCachedShardings(inputs)) return std::nullopt;
+  ReleaseGradients(arguments, state);
   return Run(inputs, here ? &graph::StartHere : &graph::Start);
 }
 

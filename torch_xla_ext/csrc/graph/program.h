@@ -59,6 +59,10 @@ class Program {
     // For each argument the number in `state` of a tensor with the same
     // storage, or -1.
     std::vector<int64_t> argument_state;
+    // Arguments and tensors of the state whose .grad the step replaces without
+    // reading it. It becomes undefined before a run, so that the new values can
+    // have its memory.
+    std::vector<Source> replaced_gradients;
     bool ends_step = false;  // as torch_xla.sync() does
   };
 
@@ -172,6 +176,8 @@ class Program {
   at::Tensor Find(const Source& source,
                   const std::vector<at::Tensor>& arguments,
                   const std::vector<Found>& state) const;
+  void ReleaseGradients(const std::vector<at::Tensor>& arguments,
+                        const std::vector<Found>& state) const;
   bool StorageGroupsMatch();
   // Whether there is nothing to compute.
   bool IsEmpty() const {

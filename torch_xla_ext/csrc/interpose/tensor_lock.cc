@@ -1,7 +1,8 @@
 // Interposes on the functions that collect tensors for a program, and on those
 // that read or replace a tensor's operations or sizes: several threads may do
 // both, and tensors keep their operations until they have data
-// (runtime_fixes/tensor_lock.h). Also interposes on a function that reads
+// (runtime_fixes/tensor_lock.h), and a trace its tensors
+// (runtime_fixes/thread_trace.h). Also interposes on a function that reads
 // tensors' data while it holds a device's lock.
 //
 // This works because the upstream binary calls all of them through its PLT, and
@@ -15,6 +16,7 @@
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/upstream_function.h"
+#include "torch_xla_ext/csrc/runtime_fixes/thread_trace.h"
 
 #define SET_UP_SIZES "_ZN9torch_xla13XLATensorImpl19SetupSizePropertiesEv"
 #define NUM_ELEMENTS "_ZNK9torch_xla13XLATensorImpl12numel_customEv"
@@ -39,6 +41,11 @@ XLAGraphExecutor::SyncTensorsGraphInternal(
       "stringIcSt11char_traitsIcESaIcEEEEERKN5torch4lazy17LazyGraphExecutor17"
       "SyncTensorsConfigEb");
   const TensorLock lock;
+  if (config.force_ltc_data) {
+    if (auto others = torch_xla_ext::WithoutOthersTraces(*tensors)) {
+      return upstream(this, &*others, devices, config, warm_up_cache_only);
+    }
+  }
   return upstream(this, tensors, devices, config, warm_up_cache_only);
 }
 
@@ -139,6 +146,7 @@ void XLATensor::SetIrValue(torch::lazy::Value ir_value, bool inplace,
       static_cast<Function*>(nullptr),
       "_ZN9torch_xla9XLATensor10SetIrValueEN5torch4lazy5ValueEbb");
   const TensorLock lock;
+  torch_xla_ext::NoteTraced(GetUniqueId());
   upstream(this, std::move(ir_value), inplace, delay_eager_execution);
 }
 

@@ -117,20 +117,27 @@ torch::lazy::hash_t HashOf(const std::string& bytes) {
   return hash;
 }
 
-Program MakeProgram(const std::string& hash, std::string name,
-                    const std::vector<std::pair<int, size_t>>& parameters,
-                    std::vector<std::string> names,
-                    std::vector<at::Tensor> state,
-                    std::vector<at::Tensor> constants,
-                    std::vector<size_t> written,
-                    const std::vector<at::Tensor>& outputs,
-                    std::vector<int64_t> argument_state, bool ends_step) {
+std::vector<Source> SourcesOf(
+    const std::vector<std::pair<int, size_t>>& sources) {
+  std::vector<Source> all;
+  all.reserve(sources.size());
+  for (const auto& [kind, index] : sources) {
+    all.push_back({static_cast<Source::Kind>(kind), index});
+  }
+  return all;
+}
+
+Program MakeProgram(
+    const std::string& hash, std::string name,
+    const std::vector<std::pair<int, size_t>>& parameters,
+    std::vector<std::string> names, std::vector<at::Tensor> state,
+    std::vector<at::Tensor> constants, std::vector<size_t> written,
+    const std::vector<at::Tensor>& outputs, std::vector<int64_t> argument_state,
+    const std::vector<std::pair<int, size_t>>& gradients, bool ends_step) {
   Program::Description description;
   description.hash = HashOf(hash);
   description.name = std::move(name);
-  for (const auto& [kind, index] : parameters) {
-    description.parameters.push_back({static_cast<Source::Kind>(kind), index});
-  }
+  description.parameters = SourcesOf(parameters);
   description.names = std::move(names);
   description.state = std::move(state);
   description.constants = std::move(constants);
@@ -143,6 +150,7 @@ Program MakeProgram(const std::string& hash, std::string name,
         {output.scalar_type(), output.sizes().vec(), std::move(shape)});
   }
   description.argument_state = std::move(argument_state);
+  description.replaced_gradients = SourcesOf(gradients);
   description.ends_step = ends_step;
   return Program(std::move(description));
 }
@@ -152,7 +160,8 @@ void DefineProgram(py::module_& module) {
       .def(py::init(&MakeProgram), py::arg("hash"), py::arg("name"),
            py::arg("parameters"), py::arg("names"), py::arg("state"),
            py::arg("constants"), py::arg("written"), py::arg("outputs"),
-           py::arg("argument_state"), py::arg("ends_step"))
+           py::arg("argument_state"), py::arg("replaced_gradients"),
+           py::arg("ends_step"))
       .def("find_computation", &Program::FindComputation,
            "Call this before the first run if the program was not "
            "compiled when this object was made.")

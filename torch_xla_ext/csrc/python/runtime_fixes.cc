@@ -10,6 +10,7 @@
 #include "torch_xla_ext/csrc/runtime_fixes/python_dispatch.h"
 #include "torch_xla_ext/csrc/runtime_fixes/random_seed.h"
 #include "torch_xla_ext/csrc/runtime_fixes/random_state.h"
+#include "torch_xla_ext/csrc/runtime_fixes/thread_trace.h"
 #include "torch_xla_ext/csrc/runtime_fixes/unbounded_graph.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
@@ -58,6 +59,11 @@ void DefineRuntimeFixes(py::module_& module) {
              py::call_guard<py::gil_scoped_release>(),
              "Sets the seed of each device's random numbers, or has the client "
              "begin with it if there is none yet.");
+
+  py::class_<ThreadTrace>(module, "_XlaThreadTrace")
+      .def(py::init<>())
+      .def("end", &ThreadTrace::End, py::arg("keeps"),
+           py::call_guard<py::gil_scoped_release>());
 
   py::class_<RandomState>(module, "_XlaRandomState")
       .def(py::init<>())

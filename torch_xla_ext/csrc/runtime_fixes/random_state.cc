@@ -1,40 +1,25 @@
 #include "torch_xla_ext/csrc/runtime_fixes/random_state.h"
 
-#include <torch/csrc/lazy/core/lazy_graph_executor.h>
-
 #include <mutex>
 #include <utility>
 
+#include "torch_xla_ext/csrc/runtime_fixes/device_context.h"
+#include "torch_xla_ext/csrc/runtime_fixes/thread_trace.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
 namespace torch_xla_ext {
-namespace {
-
-using torch_xla::XLAGraphExecutor;
-
-// Give access to protected members of torch's classes.
-struct Executor : torch::lazy::LazyGraphExecutor {
-  using torch::lazy::LazyGraphExecutor::DeviceContextArena;
-};
-struct Arena : Executor::DeviceContextArena {
-  using Context = DeviceContext;
-
-  static Context* Of(const torch::lazy::BackendDevice& device) {
-    return (XLAGraphExecutor::DeviceContextArena::Get()
-                ->*(&Arena::GetDeviceContext))(device);
-  }
-};
-
-}  // namespace
 
 RandomState::RandomState() : device_(torch_xla::bridge::GetCurrentDevice()) {
-  Arena::Context* const context = Arena::Of(device_);
+  const SeedOfThread seed(device_);
+  DeviceContext* const context = ContextOf(device_);
   bool has_value;
   {
     std::lock_guard<std::mutex> lock(context->lock);
     has_value = context->seed_ir_value;
   }
-  if (!has_value) XLAGraphExecutor::Get()->GetBaseSeedData(device_);
+  if (!has_value) {
+    torch_xla::XLAGraphExecutor::Get()->GetBaseSeedData(device_);
+  }
   std::lock_guard<std::mutex> lock(context->lock);
   seed_ = context->seed;
   running_seed_ = context->running_seed;
@@ -53,7 +38,8 @@ void RandomState::Restore(const at::Tensor& seed) const {
 void RandomState::RestoreValue() const { SetTo(value_); }
 
 void RandomState::SetTo(torch::lazy::Value value) const {
-  Arena::Context* const context = Arena::Of(device_);
+  const SeedOfThread own(device_);
+  DeviceContext* const context = ContextOf(device_);
   std::lock_guard<std::mutex> lock(context->lock);
   context->seed = seed_;
   context->running_seed = running_seed_;

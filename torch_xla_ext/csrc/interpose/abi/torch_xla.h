@@ -224,6 +224,8 @@ class XLAGraphExecutor {
   std::vector<torch::lazy::BackendDataPtr> ExecuteComputationWithBarrier(
       torch::lazy::hash_t hash, const std::vector<at::IValue>& graph_inputs,
       const torch::lazy::BackendDevice& device);
+  void RegisterTensor(std::shared_ptr<torch::lazy::LazyTensor::Data> data);
+  torch::lazy::Value GetRngSeed(const torch::lazy::BackendDevice& device);
   void SetRngSeed(const torch::lazy::BackendDevice& device, uint64_t seed);
   uint64_t GetRunningSeed(const torch::lazy::BackendDevice& device);
   torch::lazy::BackendDataPtr GetBaseSeedData(

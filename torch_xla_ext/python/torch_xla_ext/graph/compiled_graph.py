@@ -181,6 +181,7 @@ def _trace(
             return compilation.run(outputs, _result_dtypes(graph), is_passed)
     finally:
         trace.undo(own_tensors)
+        trace.end()
 
 
 def _result_dtypes(graph: torch.fx.GraphModule) -> list[torch.dtype | None]:
@@ -315,7 +316,8 @@ class _Compilation:
             ],
             lowered.parameter_indices,
             self._new,
-            [-1] * len(self._tensors),
+            argument_state=[-1] * len(self._tensors),
+            replaced_gradients=[],
             # The next step draws other random numbers.
             ends_step=any(kind == Source.SEED for kind, _ in sources),
         )

@@ -348,6 +348,8 @@ class CapturedStep(CopiedStep):
 
     def _finish_lazily(self, result: NotRepeatableError) -> Any:
         """Keep a first call lazy: it may create state that later calls update."""
+        # Its frames hold the values from before the trace, whose buffers the sync donates.
+        result.__traceback__ = None
         torch_xla.sync()
         if isinstance(result, DisturbedError):
             self._disturbances += 1

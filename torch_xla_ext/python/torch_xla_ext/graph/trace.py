@@ -267,17 +267,22 @@ class Tracer:
         """
         self._prepare()
         self._tensor_trace.begin()
+        keeps = False
         try:
-            outputs = self._call()
-            self._check_storages()
-            make_replay = self._compile(outputs)
-        except NotRepeatableError:
-            raise
-        except BaseException:
+            try:
+                outputs = self._call()
+                self._check_storages()
+                make_replay = self._compile(outputs)
+            except NotRepeatableError:
+                keeps = True
+                raise
+            except BaseException:
+                self._undo()
+                raise
             self._undo()
-            raise
-        self._undo()
-        return make_replay()
+            return make_replay()
+        finally:
+            self._tensor_trace.end(keeps=keeps)
 
     def _undo(self) -> None:
         for number, gradient in self._gradients.items():
@@ -415,6 +420,13 @@ class Tracer:
         for index, number in enumerate(state):
             storage = _XLAC._xla_capture_storage(self._known[number].tensor)
             state_storages.setdefault(storage, index)
+        replaced = [
+            (Source.ARGUMENT, reference.argument)
+            if reference.argument is not None
+            else (Source.STATE, indices[self._by_id[id(reference.tensor())]])
+            for reference, _ in gradients
+        ]
+        read_gradients = [index for kind, index in parameters if kind == Source.GRADIENT]
         # A tensor that is passed twice is recorded once.
         leaves = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
         arguments = [self._copies.get(number, leaf) for number, leaf in enumerate(leaves)]
@@ -428,6 +440,11 @@ class Tracer:
             lowered.parameter_indices,
             new,
             [state_storages.get(_XLAC._xla_capture_storage(tensor), -1) for tensor in arguments],
+            [
+                (kind, index)
+                for kind, index in replaced
+                if kind == Source.ARGUMENT or index not in read_gradients
+            ],
             ends_step=True,
         )
         copied_back = [

@@ -33,19 +33,22 @@ class Source(enum.IntEnum):
 
 @contextlib.contextmanager
 def same_seed() -> Iterator[None]:
-    """In a block, keep the device's random seed when a step ends.
+    """In a block, keep the device's random seed when a step of this thread ends.
 
     The call that compiles then draws the same random numbers as later calls.
     """
-    seed = _XLAC._xla_get_rng_seed()
+    of_thread = _XLAC._XlaThreadTrace()
     try:
         yield
     finally:
-        _XLAC._xla_set_rng_seed(seed)
+        of_thread.end(keeps=False)
 
 
 class Trace:
-    """Undoes a trace's changes to tensors and to the device's random seed.
+    """Undoes a trace's changes to tensors.
+
+    Between `begin` and `end`, other threads' syncs leave its tensors alone, and the device's random
+    seed is its own.
 
     Attributes:
         saved: the tensors' values before the trace, an _XlaSavedState.
@@ -56,8 +59,9 @@ class Trace:
         self.saved.add_all(list(tensors))
 
     def begin(self) -> None:
-        self._running_seed = _XLAC._xla_get_rng_seed()
-        _XLAC._xla_set_rng_seed(self._running_seed)  # so that the trace draws from this one
+        running_seed = _XLAC._xla_get_rng_seed()
+        _XLAC._xla_set_rng_seed(running_seed)  # so that the trace draws from this one
+        self._of_thread = _XLAC._XlaThreadTrace()
         self._seed = _XLAC._get_base_seed_as_tensor(str(torch_xla.device()))
 
     def undo(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -65,7 +69,10 @@ class Trace:
         self.saved.restore()
         for tensor in tensors:
             torch._sync(tensor)
-        _XLAC._xla_set_rng_seed(self._running_seed)
+
+    def end(self, *, keeps: bool = False) -> None:
+        """End the trace; with `keeps` the function's effects are not undone."""
+        self._of_thread.end(keeps)
 
     def sources(
         self,

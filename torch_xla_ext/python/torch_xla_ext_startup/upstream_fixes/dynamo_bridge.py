@@ -156,14 +156,17 @@ def _nodes_without_kernel(
     graph: torch.fx.GraphModule, arguments: Sequence[object], collector_type: type
 ) -> set[torch.fx.Node]:
     """Return the operators that torch_xla runs on the host. The arguments are not changed."""
-    saved = torch_xla._XLAC._XlaSavedState()
-    saved.add_all(list(arguments))
+    from torch_xla_ext.graph.traced_program import Trace
+
+    trace = Trace(arguments)
+    trace.begin()
     try:
         collector = collector_type(graph)
         with torch.no_grad():
             collector.run(*arguments)
     finally:
-        saved.restore()
+        trace.undo(arguments)
+        trace.end()
     return set(collector.get_unsupported_nodes())
 
 
@@ -186,6 +189,12 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
         remade = without_views(graph)
         compiled = original.kwargs["fw_compiler"](graph, inputs)
         return compiled if remade is None else keeping_views(compiled, remade)
+
+    def backward_compiler(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> object:
+        from torch_xla_ext.graph.recomputation import order_regions
+
+        order_regions(graph)
+        return original.kwargs["fw_compiler"](graph, inputs)
 
     merge = runtime_wrappers.merge_view_inputs
     upstream = aot_autograd(
@@ -220,7 +229,7 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
     ) -> Callable[..., object]:
 
         # torch wraps it once more in each compilation: RecursionError after a few hundred.
-        upstream.kwargs.pop("bw_compiler", None)
+        upstream.kwargs["bw_compiler"] = backward_compiler
         with (
             decompositions.traced_for_xla(upstream.kwargs, inputs),
             # Otherwise an operator that writes to views would receive views of plain XLA tensors:

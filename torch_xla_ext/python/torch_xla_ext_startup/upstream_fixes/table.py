@@ -98,6 +98,16 @@ FIXES = (
         everywhere=True,
     ),
     _torch(
+        "traced_data",
+        reason="x.data of an XLA tensor is a constant of make_fx's graph",
+        test="tests/users/dispatch_modes_test.py",
+        replaces={
+            "torch.fx.experimental.proxy_tensor:TorchFunctionMetadataMode.__torch_function__": (
+                "traced_data:trace_data"
+            )
+        },
+    ),
+    _torch(
         "fused_optimizers",
         reason="optimizers refuse fused=True for XLA tensors",
         test="tests/users/training_loops_test.py",

@@ -1,0 +1,137 @@
+"""Writes to memory that several elements share: PyTorch's error, or PyTorch's values."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch_xla  # noqa: F401
+from testing.ways import run_by
+
+Call = Callable[[torch.Tensor], object]
+ELEMENTS = "more than one element of the written-to tensor refers to a single memory location"
+OPERANDS = "some elements of the input tensor and the written-to tensor refer to a single memory"
+
+
+def index(x: torch.Tensor, *values: int) -> torch.Tensor:
+    return torch.tensor(values, device=x.device)
+
+
+# Of x, with 3 x 3 elements
+SHARED_ELEMENTS: dict[str, Call] = {
+    "add_": lambda x: x[:1].expand(2, 3).add_(1),
+    "a view of it": lambda x: x[0].expand(2, 3)[:, 1:].mul_(2),
+    "copy_": lambda x: x[:1].expand(2, 3).copy_(x[:2] + 0),
+    "an assignment": lambda x: x[0].expand(2, 3).__setitem__(slice(None), x[:2] + 0),
+    "uniform_": lambda x: x[:1].expand(2, 3).uniform_(),
+    "scatter_": lambda x: x[:1].expand(2, 3).scatter_(0, index(x, 0)[None], 5),
+    "addmm_": lambda x: x[:1].expand(3, 3).addmm_(x + 0, x + 0),
+    "a view by as_strided": lambda x: x.as_strided((2, 3), (0, 1)).add_(1),
+    "torch.add(out=)": lambda x: torch.add(x[:2] + 0, 1, out=x[:1].expand(2, 3)),
+    "torch.sort(out=)": lambda x: torch.sort(
+        x[:2] + 0, out=(x[:1].expand(2, 3), torch.empty(2, 3, dtype=int, device=x.device))
+    ),
+    "a list": lambda x: torch._foreach_add_([x[1:], x[:1].expand(2, 3)], 1),
+    "without gradients": lambda x: x.requires_grad_().data[:1].expand(2, 3).add_(1),
+    "a clone's": lambda x: (x * 2)[:1].expand(2, 3).sub_(1),
+}
+SHARED_OPERANDS: dict[str, Call] = {
+    "add_": lambda x: x[1:].add_(x[:-1]),
+    "a row": lambda x: x.add_(x[0]),
+    "a number": lambda x: x.mul_(x[0, 1]),
+    "transposed": lambda x: x.add_(x.t()),
+    "copy_": lambda x: x.copy_(x.t()),
+    "an assignment": lambda x: x.view(-1).__setitem__(slice(1, None), x.view(-1)[:-1]),
+    "torch.exp(out=)": lambda x: torch.exp(x[1:], out=x[:-1]),
+    "torch.cat(out=)": lambda x: torch.cat([x[:1], x[2:]], out=x[:2]),
+    "torch.cumsum(out=)": lambda x: torch.cumsum(x[1:], 0, out=x[:-1]),
+    "index_copy_": lambda x: x.index_copy_(0, index(x, 2, 1, 0), x),
+    "index_put_": lambda x: x.index_put_((index(x, 1, 0, 2),), x),
+    "torch.index_select(out=)": lambda x: torch.index_select(x, 0, index(x, 2, 1, 0), out=x),
+    "a list": lambda x: torch._foreach_mul_([x[1:]], [x[:-1]]),
+}
+
+
+def error_of(call: Call, x: torch.Tensor) -> str:
+    with pytest.raises(RuntimeError) as raised:
+        call(x)
+    return str(raised.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("name", SHARED_ELEMENTS)
+def test_shared_elements(name: str) -> None:
+    x = torch.arange(9.0).view(3, 3)
+    on_device = x.to("xla")
+    text = error_of(SHARED_ELEMENTS[name], on_device)
+    assert text == error_of(SHARED_ELEMENTS[name], x)
+    assert ELEMENTS in text
+    assert torch.equal(on_device.detach().cpu(), torch.arange(9.0).view(3, 3))
+
+
+@pytest.mark.parametrize("name", SHARED_OPERANDS)
+def test_shared_operands(name: str) -> None:
+    x = torch.arange(9.0).view(3, 3)
+    on_device = x.to("xla")
+    text = error_of(SHARED_OPERANDS[name], on_device)
+    assert text == error_of(SHARED_OPERANDS[name], x)
+    assert OPERANDS in text
+    assert torch.equal(on_device.cpu(), torch.arange(9.0).view(3, 3))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.as_strided((3, 2), (1, 1)).add_(1),
+        lambda x: x.view(-1).unfold(0, 3, 1).mul_(2),
+        lambda x: x.as_strided((2, 3), (2, 1)).copy_(x[:2] + 0),
+        lambda x: x[0].expand(2, 3).index_put_((index(x, 0, 1),), x[:2] + 0),
+    ],
+)
+def test_shared_elements_that_pytorch_does_not_see(call: Call) -> None:
+    """PyTorch writes them in an order that it does not define."""
+    if call(torch.arange(9.0).view(3, 3)) is None:
+        pytest.fail("PyTorch refuses it, too")
+    with pytest.raises(RuntimeError, match=ELEMENTS):
+        call(torch.arange(9.0, device="xla").view(3, 3))
+
+
+WRITES: dict[str, Call] = {
+    "the same value": lambda x: x[:1].expand(3, 3).fill_(7),
+    "zeros": lambda x: x[0].expand(2, 3).zero_(),
+    "a mask": lambda x: x[:1].expand(3, 3).masked_fill_(x > 4, 7),
+    "a triangle": lambda x: x[:1].expand(3, 3).tril_(),
+    "one of the windows": lambda x: x.view(-1).unfold(0, 3, 1)[2].add_(5),
+    "all windows": lambda x: x.view(-1).unfold(0, 3, 2).fill_(5),
+    "a row of as_strided": lambda x: x.as_strided((3, 2), (1, 1))[0].add_(7),
+    "the last row of as_strided": lambda x: x.as_strided((3, 2), (1, 1), 2)[2].mul_(7),
+    "all of as_strided": lambda x: x.as_strided((3, 3), (1, 2)).fill_(-1),
+    "strides that meet nowhere": lambda x: x.as_strided((2, 3), (3, 2)).add_(7),
+    "the same tensor": lambda x: x.add_(x),
+    "the same memory": lambda x: x.mul_(x.view(-1).view(3, 3)),
+    "other rows": lambda x: x[:1].add_(x[1:2]),
+    "other columns": lambda x: x[:, 0].copy_(x[:, 1]),
+    "a product": lambda x: torch.mul(x, 2, out=x),
+    "not expanded": lambda x: x.expand(3, 3).add_(1),
+    "nothing": lambda x: x[:0].expand(0, 3).add_(1),
+}
+
+
+@pytest.mark.parametrize("way", ["lazy", "captured"])
+@pytest.mark.parametrize("name", WRITES)
+def test_writes(name: str, way: str) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        WRITES[name](x)
+        return x * 1
+
+    x = torch.arange(9.0).view(3, 3)
+    on_device = x.to("xla")
+    result = run_by(way, step)(on_device)
+    assert torch.equal(result.cpu(), step(x))
+    assert torch.equal(on_device.cpu(), x)
+
+
+def test_a_mask_is_filled_with_one_of_the_elements() -> None:
+    x = torch.arange(9.0)
+    on_device = x.to("xla")
+    for y in (x, on_device):
+        y[y > 4] = y[1]
+    assert torch.equal(on_device.cpu(), x)
