@@ -24,8 +24,9 @@ def _check(
 
 
 define_operator(
-    "xla_gpu::choose_experts(Tensor logits, Tensor? bias, Tensor? mask, int top_k, bool sigmoid=False, "
-    "int num_groups=1, int top_groups=1, bool renormalize=True, float scaling=1.0) "
+    "xla_gpu::choose_experts(Tensor logits, Tensor? bias, Tensor? mask, int top_k, "
+    "bool sigmoid=False, int num_groups=1, int top_groups=1, bool renormalize=True, "
+    "float scaling=1.0) "
     "-> (Tensor, Tensor)",
     target="XlaGpuChooseExperts",
     environment=(),

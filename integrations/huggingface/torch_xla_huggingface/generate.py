@@ -10,8 +10,7 @@ model's forward pass runs on the device. The pass is a captured step for a few s
   logits stay on the device until something reads them (device_logits.py).
 
 So logits processors, stopping criteria, streamers, sampling and beam search are transformers' own,
-and the tokens are those of PyTorch on the CPU; for the same seed, this is true of sampled tokens,
-too.
+and the tokens, also sampled ones with the same seed, are those of PyTorch on the CPU.
 
 Calls that need other outputs of the model run transformers' own code (`_unserved`). Written for
 transformers 4.55 to 5.24.
