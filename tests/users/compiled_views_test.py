@@ -107,4 +107,4 @@ def test_backward_compiler_is_wrapped_once(device: torch.device) -> None:
     compile_for = inspect.getclosurevars(lookup_backend("openxla")).nonlocals["compile_for"]
     backend = inspect.getclosurevars(compile_for).nonlocals["upstream"]
     wrapped = inspect.getclosurevars(backend.kwargs["bw_compiler"]).nonlocals["bw_compiler_fn"]
-    assert wrapped.__name__ == "openxla_eval_boxed"
+    assert wrapped.__name__ == "backward_compiler"
