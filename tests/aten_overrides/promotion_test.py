@@ -28,7 +28,8 @@ FUNCTIONS |= {
     "where of a number": lambda x, y: torch.where(y == y, x, 1.5),
     "clamp": lambda x, y: torch.clamp(x, min=y),
     "addcmul": lambda x, y: torch.addcmul(x, x, y),
-    "masked_fill": lambda x, y: x.masked_fill(x == x, y),
+    # A real tensor takes no complex value, whose imaginary part only PyTorch's CPU looks at.
+    "masked_fill": lambda x, y: x.masked_fill(x == x, y if x.is_complex() else y.real),
     "cat": lambda x, y: torch.cat([x.reshape(-1), y.reshape(-1)]),
     "power of a number": lambda x, y: 2.5**x + y,
     "mse_loss": functional.mse_loss,

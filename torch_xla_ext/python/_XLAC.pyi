@@ -214,6 +214,7 @@ class _XlaCapturedProgram:
         written: list[int],
         outputs: list[torch.Tensor],
         argument_state: list[int],
+        replaced_gradients: list[tuple[int, int]],
         ends_step: bool,
     ) -> None: ...
     def find_computation(self) -> None:
