@@ -148,7 +148,11 @@ def test_tensors_that_a_checkpoint_cannot_fill(tmp_path: Path, meshes: list[xs.M
     options = {"checkpoint_id": tmp_path, "no_dist": True}
     saved = on_devices({"w": torch.ones(4, 4)}, meshes, SPECS[0])
     dcp.save({**saved, "o": {1, 2}}, planner=xc.SPMDSavePlanner(), **options)
-    for name, rows, error in (("w", 8, "Size mismatch"), ("v", 4, "Missing key"), ("o", 4, "not a tensor")):
+    for name, rows, error in (
+        ("w", 8, "Size mismatch"),
+        ("v", 4, "Missing key"),
+        ("o", 4, "not a tensor"),
+    ):
         state = on_devices({name: torch.zeros(rows, 4)}, meshes, SPECS[0])
         with pytest.raises(dcp.api.CheckpointException, match=error):
             dcp.load(state, planner=xc.SPMDLoadPlanner(), **options)
