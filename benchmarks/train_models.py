@@ -1,9 +1,11 @@
-"""The models that train_step.py trains, in plain PyTorch, and transformers' MoE."""
+"""The models that train_step.py trains, in plain PyTorch, and transformers' MoE.
+
+They are made on the device "meta", and moved by `to_empty`; `make_buffers` and `draw` fill them.
+"""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -62,12 +64,12 @@ class Llama(nn.Module):
         self.norm = RmsNorm(self.WIDTH)
         self.head = nn.Linear(self.WIDTH, self.VOCABULARY, bias=False)
         self.keeps_activations = True
-        self.register_buffer("angles", self.make_angles(length))
+        self.register_buffer("angles", torch.empty(length, self.WIDTH // self.HEADS // 2))
 
-    def make_angles(self, length: int) -> torch.Tensor:
+    def make_buffers(self) -> None:
         head_dim = self.WIDTH // self.HEADS
         frequencies = 10000.0 ** -(torch.arange(0, head_dim, 2) / head_dim)
-        return torch.arange(length)[:, None] * frequencies
+        self.angles.copy_(torch.arange(len(self.angles))[:, None] * frequencies)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x, cos, sin = self.embedding(tokens), self.angles.cos(), self.angles.sin()
@@ -136,6 +138,9 @@ class Vit(nn.Module):
             x = layer(x)
         return self.head(self.norm(x).mean(1))
 
+    def make_buffers(self) -> None:
+        pass
+
     def flops(self, batch: int, _length: int) -> float:
         tokens = (IMAGE // PATCH) ** 2
         parameters = sum(p.numel() for p in self.parameters())
@@ -184,36 +189,11 @@ class Moe(nn.Module):
             attn_implementation="causal",
             experts_implementation="grouped_mm",  # of transformers 5
         )
-        with torch.device("meta"):  # `draw` initializes them
-            self.model = Qwen3MoeForCausalLM(config).bfloat16()
-        self.model.to_empty(device="cpu")
-        self.model.model.rotary_emb = type(self.model.model.rotary_emb)(config)
+        self.model = Qwen3MoeForCausalLM(config)
 
-    @torch.no_grad()
-    def draw(self) -> None:
-        """Draw the same weights for transformers 4, which has a tensor per expert, and for 5."""
-        # Drawing 1.5 billion takes a minute, so all weights are slices of these, at different
-        # offsets.
-        count = 2**20
-        numbers = torch.randn(count, generator=torch.Generator().manual_seed(0)) * 0.02
-        numbers = numbers.bfloat16().repeat(2)
-
-        def fill(name: str, weight: torch.Tensor) -> None:
-            first = zlib.crc32(name.encode()) % count
-            for part in weight.flatten().split(count):
-                part.copy_(numbers[first : first + len(part)])
-
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 1:
-                parameter.fill_(1)
-            elif parameter.dim() == 2:
-                fill(name, parameter)
-            else:
-                experts = name.rpartition(".")[0]
-                kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
-                for i, weights in enumerate(parameter):
-                    for kind, weight in zip(kinds, weights.chunk(len(kinds)), strict=True):
-                        fill(f"{experts}.{i}.{kind}.weight", weight)
+    def make_buffers(self) -> None:
+        rotary = self.model.model.rotary_emb
+        self.model.model.rotary_emb = type(rotary)(self.model.config)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.model(tokens, use_cache=False).logits
@@ -244,11 +224,34 @@ MODELS = {
 }
 
 
-def draw(parameters: Iterable[nn.Parameter]) -> None:
-    """Draw random matrices; vectors stay as their modules initialize them."""
-    for parameter in parameters:
-        if parameter.dim() >= 2:
-            nn.init.normal_(parameter, std=0.02)
+@torch.no_grad()
+def draw(model: nn.Module) -> None:
+    """Draw random matrices, the same in every process; vectors are ones, or zeros if biases.
+
+    An MoE's weights are the same for transformers 4, which has a tensor per expert, and for 5.
+    """
+    # Drawing two billion numbers on the host takes a minute, so all weights are slices of these, at
+    # different offsets.
+    count = 2**20
+    numbers = torch.randn(count, generator=torch.Generator().manual_seed(0)) * 0.02
+    numbers = numbers.bfloat16().repeat(2)
+
+    def fill(name: str, weight: torch.Tensor) -> None:
+        first = zlib.crc32(name.encode()) % count
+        for part in weight.flatten().split(count):
+            part.copy_(numbers[first : first + len(part)])
+
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1:
+            parameter.fill_(0 if name.endswith("bias") else 1)
+        elif ".experts." in name and parameter.dim() == 3:
+            experts = name.rpartition(".")[0]
+            kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
+            for i, weights in enumerate(parameter):
+                for kind, weight in zip(kinds, weights.chunk(len(kinds)), strict=True):
+                    fill(f"{experts}.{i}.{kind}.weight", weight)
+        else:
+            fill(name, parameter)
 
 
 def in_bfloat16(model: nn.Module) -> nn.Module:

@@ -41,10 +41,19 @@ from collections.abc import Callable
 import torch
 from torch import nn
 from torch.nn import functional
-from train_models import CLASSES, IMAGE, MODELS, Llama, Moe, RmsNorm, Vit, draw, in_bfloat16
+from train_models import CLASSES, IMAGE, MODELS, Llama, Vit, draw, in_bfloat16
 
 OURS, PEERS = ("captured", "openxla", "lazy"), ("compile", "eager")
 TORCH_TPU = "torch_tpu"
+
+
+@torch.no_grad()
+def draw_on_device(parameter: nn.Parameter) -> None:
+    """Draw a matrix, differently in each way; a vector, of a norm, is ones."""
+    if parameter.dim() == 1:
+        nn.init.ones_(parameter)
+    else:
+        nn.init.normal_(parameter, std=0.02)
 
 
 class Spmd:
@@ -126,17 +135,15 @@ class Training:
             self.device = torch.device("cuda", processes.rank)
         torch.manual_seed(0)
         is_large = args.model == "llama-8b"
-        if not is_large:
-            # On the host, so that all ways start from the same weights.
-            self.model = MODELS[args.model](args.length)
-            if isinstance(self.model, Moe):
-                self.model.draw()
-            else:
-                draw(self.model.parameters())
-            in_bfloat16(self.model).to(self.device)
-        else:
-            with torch.device(self.device if self.is_ours else "meta"):
-                self.model = in_bfloat16(MODELS[args.model](args.length))
+        with torch.device(self.device if is_large and self.is_ours else "meta"):
+            self.model = in_bfloat16(MODELS[args.model](args.length))
+        if not is_large:  # on the host, so that all ways start from the same weights
+            self.model.to_empty(device="cpu")
+            draw(self.model)
+            self.model.make_buffers()
+            self.model.to(self.device)
+        elif self.is_ours:
+            self.model.make_buffers()
         if isinstance(self.model, Llama):
             self.model.keeps_activations = not args.checkpoints
         self.num_flops = self.model.flops(args.batch, args.length)
@@ -153,7 +160,7 @@ class Training:
             for parameter in self.model.parameters():
                 spmd.divide_parameter(parameter)
                 if is_large:
-                    draw([parameter])
+                    draw_on_device(parameter)
                     torch_xla.sync()
             for tensor in batch:
                 spmd.divide(tensor)
@@ -161,10 +168,9 @@ class Training:
             self.forward = processes.divide(self.model, args.way == "compile")
             if is_large:
                 self.model.to_empty(device=self.device)
-                draw(self.model.parameters())
-                for norm in filter(lambda m: isinstance(m, RmsNorm), self.model.modules()):
-                    nn.init.ones_(norm.weight)
-                self.model.angles.copy_(self.model.make_angles(args.length))
+                for parameter in self.model.parameters():
+                    draw_on_device(parameter)
+                self.model.make_buffers()
         # A captured step reads the learning rate on the device.
         rate = torch.tensor(1e-4, device=self.device) if args.way == "captured" else 1e-4
         # Dynamo does not compile a fused optimizer, and torch-tpu has none.

@@ -17,9 +17,11 @@ BATCH, LENGTH, STEPS = 2, 16, 5
 
 def plain_losses() -> list[float]:
     torch.manual_seed(0)
-    model = train_models.MoeTiny(LENGTH)
-    model.draw()
-    train_models.in_bfloat16(model)
+    with torch.device("meta"):
+        model = train_models.in_bfloat16(train_models.MoeTiny(LENGTH))
+    model.to_empty(device="cpu")
+    train_models.draw(model)
+    model.make_buffers()
     tokens = torch.randint(model.VOCABULARY, (BATCH, LENGTH + 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     losses = []
