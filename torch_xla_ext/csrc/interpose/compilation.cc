@@ -1,13 +1,16 @@
 // Interposes on PjRtComputationClient::Compile: reductions are changed to
 // PyTorch's (runtime_fixes/reductions.h), and on the CPU, compilation fails
 // before too many programs crash the process (runtime_fixes/memory_mappings.h).
-// Programs can be compiled later (runtime_fixes/lowered.h), and those that
-// gather a value are compiled once (runtime_fixes/gather_programs.h).
+// Programs can be compiled later (runtime_fixes/lowered.h), those that gather a
+// value are compiled once (runtime_fixes/gather_programs.h), and those whose
+// results are not what aliases expect are compiled without these
+// (runtime_fixes/buffer_donation.h).
 //
 // The upstream binary calls it through a vtable, which refers to it by its
 // symbol. The upstream function is called from here.
 #include <dlfcn.h>
 
+#include <exception>
 #include <memory>
 #include <new>
 #include <string>
@@ -15,6 +18,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/runtime_fixes/buffer_donation.h"
 #include "torch_xla_ext/csrc/runtime_fixes/gather_programs.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lowered.h"
 #include "torch_xla_ext/csrc/runtime_fixes/memory_mappings.h"
@@ -119,6 +123,13 @@ Computations Compile(void* client, CompileInstances* instances) {
   }
   const auto corrected = CorrectReductions(serialized);
   if (corrected) program->ParseFromString(*corrected);
+  try {
+    return upstream(client, instances);
+  } catch (const std::exception&) {
+    const auto other = WithoutReplicatedAliases(program->SerializeAsString());
+    if (!other) throw;
+    program->ParseFromString(*other);
+  }
   return upstream(client, instances);
 }
 

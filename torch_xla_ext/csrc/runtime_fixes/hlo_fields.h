@@ -1,14 +1,24 @@
 // Field numbers and enumeration values of xla/service/hlo.proto and
-// xla/xla_data.proto, for ProtobufMessage.
+// xla/xla_data.proto, for ProtobufMessage, and what follows from them.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_HLO_FIELDS_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_HLO_FIELDS_H_
 
 #include <cstdint>
+#include <string_view>
+
+#include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
 
 namespace torch_xla_ext::hlo {
 
 namespace module {
-constexpr uint32_t kComputations = 3;
+constexpr uint32_t kComputations = 3, kEntryComputationId = 6, kAliases = 8,
+                   kDonors = 18;
+}
+namespace alias {
+constexpr uint32_t kEntries = 1, kParameter = 2;  // of an entry
+}
+namespace donor {
+constexpr uint32_t kEntries = 1, kParameter = 1;  // of an entry
 }
 namespace computation {
 constexpr uint32_t kName = 1, kInstructions = 2, kProgramShape = 4, kId = 5,
@@ -19,11 +29,11 @@ constexpr uint32_t kParameters = 1, kResult = 2;
 }
 namespace instruction {
 constexpr uint32_t kName = 1, kOpcode = 2, kShape = 3, kMetadata = 7,
-                   kLiteral = 8, kTupleIndex = 13, kDimensions = 14,
-                   kWindow = 15, kExponentBits = 18, kMantissaBits = 19,
-                   kConvolutionDimensionNumbers = 16, kCustomCallTarget = 28,
-                   kDotDimensionNumbers = 30, kId = 35, kOperandIds = 36,
-                   kCalledComputationIds = 38, kSharding = 40,
+                   kLiteral = 8, kParameterNumber = 9, kTupleIndex = 13,
+                   kDimensions = 14, kWindow = 15, kExponentBits = 18,
+                   kMantissaBits = 19, kConvolutionDimensionNumbers = 16,
+                   kCustomCallTarget = 28, kDotDimensionNumbers = 30, kId = 35,
+                   kOperandIds = 36, kCalledComputationIds = 38, kSharding = 40,
                    kBackendConfig = 43, kFeatureGroupCount = 50,
                    kBatchGroupCount = 58, kComparisonDirection = 63,
                    kCustomCallApiVersion = 77;
@@ -53,13 +63,24 @@ namespace literal {
 constexpr uint32_t kShape = 1, kS64s = 5, kF32s = 8, kF64s = 9, kF16s = 11,
                    kBf16s = 13;
 }
-constexpr uint64_t kOther = 3, kManual = 4;  // of xla::OpSharding::Type
+constexpr uint64_t kReplicated = 0, kOther = 3,
+                   kManual = 4;  // of xla::OpSharding::Type
 constexpr uint64_t kPred = 1, kS8 = 2, kS16 = 3, kS32 = 4, kS64 = 5, kU8 = 6,
                    kF16 = 10, kF32 = 11, kF64 = 12, kTuple = 13, kC64 = 15,
                    kBf16 = 16, kC128 = 18;
 
 inline bool IsFloat(uint64_t type) {
   return type == kF16 || type == kBf16 || type == kF32 || type == kF64;
+}
+
+// The size in bytes of an array of floating-point numbers, given its serialized
+// xla::ShapeProto.
+inline uint64_t BytesOf(std::string_view array) {
+  const ProtobufMessage message(array);
+  const uint64_t type = message.Number(shape::kElementType);
+  uint64_t bytes = type == kF64 ? 8 : type == kF32 ? 4 : 2;
+  for (const uint64_t size : message.Numbers(shape::kDimensions)) bytes *= size;
+  return bytes;
 }
 
 }  // namespace torch_xla_ext::hlo
