@@ -285,13 +285,7 @@ class GatheredWeights {
   Sizes SizesOf(uint64_t id) const {
     return ProtobufMessage(types_.at(id)).Numbers(shape::kDimensions);
   }
-  // The size in bytes of an array of floating-point numbers.
-  uint64_t BytesOf(uint64_t id) const {
-    const uint64_t type = TypeOf(id);
-    uint64_t bytes = type == hlo::kF64 ? 8 : type == hlo::kF32 ? 4 : 2;
-    for (const uint64_t size : SizesOf(id)) bytes *= size;
-    return bytes;
-  }
+  uint64_t BytesOf(uint64_t id) const { return hlo::BytesOf(types_.at(id)); }
 
   ProtobufMessage module_;
   uint64_t last_id_ = 0;

@@ -11,6 +11,7 @@
 
 #include "torch_xla_ext/csrc/runtime_fixes/conversions.h"
 #include "torch_xla_ext/csrc/runtime_fixes/gathered_weights.h"
+#include "torch_xla_ext/csrc/runtime_fixes/gradient_windows.h"
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
 #include "torch_xla_ext/csrc/runtime_fixes/partitioned_operands.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
@@ -394,8 +395,8 @@ class Corrections {
 
 std::optional<std::string> CorrectReductions(const std::string& module) {
   std::optional<std::string> corrected = Corrections(module).Run();
-  for (const auto correct :
-       {CorrectPartitionedOperands, GatherWeights, CorrectConversions}) {
+  for (const auto correct : {CorrectPartitionedOperands, GatherWeights,
+                             OrderGradients, CorrectConversions}) {
     std::optional<std::string> further =
         correct(corrected ? *corrected : module);
     if (further) corrected = std::move(further);
