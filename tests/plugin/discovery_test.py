@@ -272,7 +272,7 @@ class TestDataDir:
         assert machine.environ["XLA_FLAGS"] == flags
 
 
-class TestFlagsThatAreTurnedOff:
+class TestFlagsOfXla:
     FLAG = "--xla_gpu_enable_dynamic_slice_fusion"
 
     def plugin(self, folder: Path, content: bytes) -> str:
@@ -280,22 +280,22 @@ class TestFlagsThatAreTurnedOff:
         path.write_bytes(content)
         return str(path)
 
-    def test_it_is_turned_off(self, tmp_path: Path) -> None:
+    def test_a_flag_is_set(self, tmp_path: Path) -> None:
         machine = system(environ={"XLA_FLAGS": "--xla_a=1"})
         path = self.plugin(tmp_path, b"x\0xla_gpu_enable_dynamic_slice_fusion\0y")
-        discovery.turn_off(machine, path, [self.FLAG])
+        discovery.set_flags(machine, path, {self.FLAG: "false"})
         assert machine.environ["XLA_FLAGS"] == f"--xla_a=1 {self.FLAG}=false"
 
     def test_a_plugin_that_does_not_know_it(self, tmp_path: Path) -> None:
         for content in (b"", b"x\0xla_gpu_enable_dynamic_slice_fusion_2\0y"):
             machine = system()
-            discovery.turn_off(machine, self.plugin(tmp_path, content), [self.FLAG])
+            discovery.set_flags(machine, self.plugin(tmp_path, content), {self.FLAG: "false"})
             assert machine.environ == {}
 
     def test_the_users_own_flag_stays(self, tmp_path: Path) -> None:
         machine = system(environ={"XLA_FLAGS": f"{self.FLAG}=true"})
         path = self.plugin(tmp_path, b"\0xla_gpu_enable_dynamic_slice_fusion\0")
-        discovery.turn_off(machine, path, [self.FLAG])
+        discovery.set_flags(machine, path, {self.FLAG: "false"})
         assert machine.environ["XLA_FLAGS"] == f"{self.FLAG}=true"
 
     @pytest.mark.filterwarnings("ignore::xla_kernels.plugin.errors.CudaRuntimeWarning")

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,12 @@ _SLICE_FUSION_FLAG = "--xla_gpu_enable_dynamic_slice_fusion"
 # results: for ever, if their programs differ. Programs of torch_xla's processes may differ (one
 # evaluates, or its rank is a constant), except under SPMD.
 _SHARED_AUTOTUNING_FLAG = "--xla_gpu_shard_autotuning"
+# Let collectives have several kernels beside them, not one: a collective that starts together with
+# a large product finds no free multiprocessor until that product ends.
+_COLLECTIVES_FLAGS = {
+    "--xla_gpu_experimental_parallel_collective_overlap_limit": "4",
+    "--xla_gpu_experimental_collective_start_as_early_as_possible": "true",
+}
 
 # The CUDA major versions that JAX has plugins for, the newest first.
 _CUDA_MAJORS = (13, 12)
@@ -376,21 +382,21 @@ def set_data_dir(system: System, data_dir: str | None) -> None:
         system.environ["XLA_FLAGS"] = f"{flags} {_DATA_DIR_FLAG}={data_dir}".strip()
 
 
-def turn_off(system: System, plugin_path: str, flags: Sequence[str]) -> None:
-    """Set flags to false in XLA_FLAGS, except those that the user has set.
+def set_flags(system: System, plugin_path: str, flags: Mapping[str, str]) -> None:
+    """Add flags with their values to XLA_FLAGS, except those that the user has set.
 
     Flags that this plugin does not know are left out, too, because XLA would abort the process.
     """
     given = system.environ.get("XLA_FLAGS", "")
-    flags = [flag for flag in flags if flag not in given]
+    flags = {flag: value for flag, value in flags.items() if flag not in given}
     path = Path(plugin_path)
     if not flags or not path.is_file():
         return
     # A third of a second; searching a mapping of the file takes twice as long.
     content = path.read_bytes()
-    for flag in flags:
+    for flag, value in flags.items():
         if flag.lstrip("-").encode() + b"\0" in content:
-            given = f"{given} {flag}=false".strip()
+            given = f"{given} {flag}={value}".strip()
             system.environ["XLA_FLAGS"] = given
 
 
@@ -412,10 +418,10 @@ def prepare(system: System, is_spmd: bool = False) -> Runtime:
     warn_of_missing(libraries, plugin)
     data_dir = find_data_dir(system, plugin)
     set_data_dir(system, data_dir)
-    flags = [_SLICE_FUSION_FLAG]
+    flags = {_SLICE_FUSION_FLAG: "false"} | _COLLECTIVES_FLAGS
     if Processes.from_environ(system.environ).count > 1 and not is_spmd:
-        flags.append(_SHARED_AUTOTUNING_FLAG)
-    turn_off(system, plugin.path, flags)
+        flags[_SHARED_AUTOTUNING_FLAG] = "false"
+    set_flags(system, plugin.path, flags)
     return Runtime(plugin, driver, libraries, cudnn_version, data_dir)
 
 
