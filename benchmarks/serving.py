@@ -158,6 +158,8 @@ def _fill(weight: torch.Tensor) -> None:
         numbers = _numbers(weight.dtype)
         for part in weight.view(-1).split(POOL):
             part.copy_(numbers[: len(part)])
+    elif weight.dtype == torch.float8_e4m3fn:  # PyTorch cannot draw these
+        weight.copy_(torch.empty_like(weight, dtype=torch.bfloat16).uniform_(-SPREAD, SPREAD))
     else:
         weight.uniform_(-SPREAD, SPREAD)
     if weight.device.type == "xla":
