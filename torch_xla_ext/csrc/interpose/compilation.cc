@@ -4,7 +4,7 @@
 // Programs can be compiled later (runtime_fixes/lowered.h), those that gather a
 // value are compiled once (runtime_fixes/gather_programs.h), and those whose
 // results are not what aliases expect are compiled without these
-// (runtime_fixes/buffer_donation.h).
+// (runtime_fixes/replicated_aliases.h).
 //
 // The upstream binary calls it through a vtable, which refers to it by its
 // symbol. The upstream function is called from here.
@@ -18,11 +18,11 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/runtime_fixes/buffer_donation.h"
 #include "torch_xla_ext/csrc/runtime_fixes/gather_programs.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lowered.h"
 #include "torch_xla_ext/csrc/runtime_fixes/memory_mappings.h"
 #include "torch_xla_ext/csrc/runtime_fixes/reductions.h"
+#include "torch_xla_ext/csrc/runtime_fixes/replicated_aliases.h"
 
 namespace torch_xla_ext {
 

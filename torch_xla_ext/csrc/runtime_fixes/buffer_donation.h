@@ -7,8 +7,6 @@
 #include <torch/csrc/lazy/core/ir.h>
 
 #include <cstddef>
-#include <optional>
-#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -37,19 +35,10 @@ struct LoweredProgram {
 //
 // A parameter is left to XLA if no result belongs to its tensor, or if that
 // result has another shape or sharding. A result without a sharding is expected
-// to stay replicated if its parameter is: see WithoutReplicatedAliases.
+// to stay replicated if its parameter is (replicated_aliases.h).
 void SetAliases(torch_xla::LoweringContext* context,
                 const LoweredProgram& program,
                 const std::vector<size_t>& donors);
-
-// Returns `module`, a serialized xla::HloModuleProto with several devices, in
-// which XLA pairs the replicated parameters that it may overwrite with results;
-// nothing if no such parameter is paired with one already.
-//
-// For programs that do not compile with SetAliases' pairs, because XLA divides
-// the result of a replicated parameter, such as the state of an optimizer in
-// the first step.
-std::optional<std::string> WithoutReplicatedAliases(const std::string& module);
 
 // The `parameters` from which the pending value of a live tensor of `device` is
 // computed. The values of `computed` are not counted as pending.
