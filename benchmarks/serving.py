@@ -234,7 +234,7 @@ def run_load(llm: vllm.LLM, load: str, vocabulary: int) -> dict[str, Any]:
         seconds = time.perf_counter() - begin
         tokens = [list(answer.outputs[0].token_ids) for answer in answers]
         if any(len(answer) != new for answer in tokens):
-            sys.exit(f"{load}: an answer has not {new} tokens")
+            sys.exit(f"{load}: an answer does not have {new} tokens")
         return seconds, tokens
 
     run(min(new, 8), "first")

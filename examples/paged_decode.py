@@ -118,7 +118,7 @@ class Devices:
             runtime.use_spmd()
             found = runtime.global_runtime_device_count()
             if found != count:
-                sys.exit(f"--tensor-parallel={count}: there are {found} devices")
+                sys.exit(f"--tensor-parallel={count}, but there are {found} devices")
             self.mesh = spmd.Mesh(np.arange(count), (count,), ("model",))
         self.device = torch_xla.device()
         self.placed: list[torch.Tensor] = []

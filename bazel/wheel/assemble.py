@@ -177,7 +177,7 @@ def assemble(spec: Spec) -> Path:
         )
     clashes = sorted({*copied, *generated} & set(added))
     if clashes:
-        raise ValueError(f"the upstream wheel has {', '.join(clashes)} already")
+        raise ValueError(f"the upstream wheel already contains {', '.join(clashes)}")
 
     path = Path(spec.out_dir, f"{upstream.name}-{version}-{tag}.whl")
     with RawZipWriter(path) as out:

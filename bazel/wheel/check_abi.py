@@ -62,7 +62,7 @@ class Library:
         with open(path, "rb") as file:
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if self._data[:6] != b"\x7fELF\x02\x01":
-            raise ValueError(f"{path} is no 64-bit ELF file")
+            raise ValueError(f"{path} is not a 64-bit ELF file")
         (offset,) = struct.unpack_from("<Q", self._data, 0x28)
         entry_size, count = struct.unpack_from("<HH", self._data, 0x3A)
         self._sections = [

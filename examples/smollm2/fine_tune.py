@@ -86,7 +86,7 @@ def check(losses: list[float], expected: list[float]) -> None:
     differences = [abs(one - other) for one, other in zip(losses, expected, strict=True)]
     print(f"losses differ from PyTorch's by at most {max(differences):.1e}", flush=True)
     if max(differences) > 0.01:
-        sys.exit(f"not the losses of PyTorch, which are {expected}")
+        sys.exit(f"the losses differ from PyTorch's, which are {expected}")
 
 
 def main() -> None:

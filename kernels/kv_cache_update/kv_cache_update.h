@@ -75,7 +75,8 @@ inline Status CheckRope(const AnyBuffer& qkv, const AnyBuffer& cos_sin,
                          qkv.dim(3));
   }
   if (query_norm.has_value() != key_norm.has_value()) {
-    return Status::Error("key_norm: expected it with query_norm only");
+    return Status::Error(
+        "expected both query_norm and key_norm, or neither, but got only one");
   }
   return Status::Ok();
 }

@@ -403,7 +403,7 @@ RAW: dict[str, tuple[str, str]] = {
         ffi_call(ATTRIBUTES.replace("1 : i64", "1 : i32"), 12),
         "attribute window: expected i64 but got i32",
     ),
-    "unknown": (ffi_call(ATTRIBUTES + ", widow = 1 : i64", 12), "and got 1 attributes more"),
+    "unknown": (ffi_call(ATTRIBUTES + ", widow = 1 : i64", 12), "but got 1 more attributes"),
     "limits": (
         ffi_call(ATTRIBUTES.replace("1 : i64", "0 : i64"), 12),
         "parameter window: expected 1 to 4096 but got 0",

@@ -285,12 +285,12 @@ void TestParams() {
   ExpectRun(entry,
             with("range",
                  {Attributes{{"high", {int32_t{9}}}, {"low", {int32_t{4}}}}}),
-            "TestWithParams: attribute range: expected {low: i32} and got "
+            "TestWithParams: attribute range: expected {low: i32} but got "
             "other attributes, too");
   ExpectRun(entry, with("scale", {0.5}),
             "TestWithParams: attributes: expected params(factor: f64, negate: "
-            "bool, mode: str, shifts: i64[], range: {low: i32}) and got 1 "
-            "attributes more");
+            "bool, mode: str, shifts: i64[], range: {low: i32}) but got 1 "
+            "more attributes");
   ExpectRun(entry, with("absent_operands", {int64_t{1}}),
             "TestWithParams: attribute absent_operands: operand 0 (x) is not "
             "optional");

@@ -62,7 +62,7 @@ WRONG: dict[type[Exception], list[tuple[Callable[[torch.Tensor], dict[str, objec
         ),
         (
             lambda x: dict(payload=bytes(2**30 + 1)),
-            r"payload has 1073741825 bytes, but may have 2\^30",
+            r"payload has 1073741825 bytes, but at most 2\^30 are allowed",
         ),
         (
             lambda x: dict(target="TestIncrement", outputs=[((4,), F32)]),

@@ -180,5 +180,5 @@ def test_wrong_descriptors_are_refused(x: Tensor, device: torch.device) -> None:
         call(described(on_device, [16, 16]))
     with pytest.raises(TypeError, match=r"the argument is tensordesc<bf16\[16, 32\]>"):
         call(described(on_device.bfloat16()))
-    with pytest.raises(ValueError, match=r"\[48, 1\], which is outside of its tensor's 2880 elem"):
+    with pytest.raises(ValueError, match=r"\[48, 1\], which reach beyond its tensor's 2880 ele"):
         call(TensorDescriptor(on_device, [ROWS + 1, COLUMNS], [COLUMNS, 1], [16, 32]))

@@ -167,7 +167,7 @@ def test_changes_and_other_commits_are_refused(checkout: tuple[Path, Path]) -> N
     with pytest.raises(apply.ApplyError, match=r"has changes.*\n.*BUILD"):
         apply.apply(tree, patches)
     git(tree, "commit", "--quiet", "--all", "--message", "mine")
-    with pytest.raises(apply.ApplyError, match=r"stands on .*series for v2\.8\.1"):
+    with pytest.raises(apply.ApplyError, match=r"is at commit .*only for v2\.8\.1"):
         apply.apply(tree, patches)
     with pytest.raises(apply.ApplyError, match="git rev-parse"):
         apply.apply(tree / "nowhere", patches)

@@ -124,7 +124,9 @@ def test_one_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
         "XLA_COORDINATOR_PORT": str(free_ports()),
         "TORCH_XLA_EXT_START_TIMEOUT": "1",
     }
-    with pytest.raises(CudaRuntimeError, match=r"rank 1 has not started for 1 s .*WORLD_SIZE is 2"):
+    with pytest.raises(
+        CudaRuntimeError, match=r"rank 1 did not start within 1 s .*WORLD_SIZE is 2"
+    ):
         rendezvous.prepare(environ)
 
 

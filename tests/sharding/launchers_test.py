@@ -205,7 +205,7 @@ def test_rules_that_are_refused(line: xs.Mesh) -> None:
     register = torch_xla_ext.register_torch_operator
     with pytest.raises(ValueError, match=r"one sharding_rule cannot fit all overloads, aten::c"):
         register("aten::clamp", sharding_rule="... -> ...")
-    with pytest.raises(ValueError, match=r"bernoulli has random results, .* with the same part"):
+    with pytest.raises(ValueError, match=r"bernoulli has random results, .* with the same shard"):
         register("aten::bernoulli", sharding_rule=lambda self, generator: "... -> ...")
     x = sharded(torch.randn(8, 6), line, ("x", None))
     with pytest.raises(NotImplementedError, match=r"bernoulli has random results, .* devices; use"):

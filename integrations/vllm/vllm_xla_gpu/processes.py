@@ -208,7 +208,7 @@ class Peers:
                 return None
             if ended:
                 raise ProcessesError(
-                    f"rank {_listed(ended)} has ended, and the engine needs all {self.count} "
+                    f"rank {_listed(ended)} has exited, but the engine needs all {self.count} "
                     "processes; read that process's output"
                 )
             if time.monotonic() - begin > self._timeout:

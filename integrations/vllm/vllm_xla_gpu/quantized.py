@@ -238,7 +238,7 @@ def check(model: nn.Module, num_devices: int) -> None:
             what = type(method).__name__
         name = layer.layer_name if isinstance(layer, FusedMoE) else layer.prefix
         raise UnsupportedError(
-            f"vllm-xla-gpu does not support weights with {what} ({name}); serve a "
-            "checkpoint in fp8 with a scale of each weight, output feature or block of 128 x 128, "
-            "or one of bfloat16"
+            f"vllm-xla-gpu does not support weights with {what} ({name}); serve a checkpoint in "
+            "fp8 with one scale per weight, output feature or block of 128 x 128, or one in "
+            "bfloat16"
         )

@@ -162,8 +162,8 @@ class WeightStream:
             return
         if layer.is_arranged:
             raise UnsupportedError(
-                "the model's files have weights of an expert or of a quantized layer twice; remove "
-                "the files that are not needed"
+                "the model's files contain weights of an expert or of a quantized layer twice; "
+                "remove the duplicate files"
             )
         for weight in layer.left:
             del self.sent[weight]

@@ -55,7 +55,7 @@ WRONG: dict[type[Exception], list[tuple[dict[str, object], str]]] = {
         ({"output_shapes": [[2**70]]}, "output_shapes[0] is out of range"),
         (
             {"output_dtypes": [torch.complex32]},
-            "output_dtypes[0] is torch.complex32, which torch_xla has no type for",
+            "output_dtypes[0] is torch.complex32, which torch_xla does not support",
         ),
         (
             {"result_layouts": {1: (0,)}},

@@ -108,7 +108,7 @@ def test_a_process_that_has_ended(three: _Processes, gone: int) -> None:
         peers._timeout = 300
     three.peers[gone]._leave()
     texts = three.run(lambda p, _: p.gather(""), [rank for rank in ALL if rank != gone])
-    assert all(text.startswith(f"rank {gone} has ended, and the engine needs") for text in texts)
+    assert all(text.startswith(f"rank {gone} has exited, but the engine needs") for text in texts)
 
 
 def test_a_store_that_is_gone() -> None:

@@ -186,7 +186,7 @@ def test_a_layer_that_cannot_be_read_again(monkeypatch: pytest.MonkeyPatch) -> N
     stream = weights.WeightStream(table, placement)
     read = table.weight
     read.weight_loader(read, torch.full((4, 2), 1.0), 0)
-    with pytest.raises(UnsupportedError, match="of a quantized layer twice; remove the files"):
+    with pytest.raises(UnsupportedError, match="of a quantized layer twice; remove the dup"):
         read.weight_loader(read, torch.full((4, 2), 1.0), 0)
     stream.finish()
     assert placement.sent[0].tolist() == [[2, 2]] * 4

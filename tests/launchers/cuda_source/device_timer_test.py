@@ -65,7 +65,7 @@ def test_the_fastest(
 
 def test_left_out(gpu: FakeCuda, device: torch.device, caplog: pytest.LogCaptureFixture) -> None:
     assert block_of_a_call(device, 5000, 512, 64) == 64
-    assert [record.getMessage().partition(" is left out")[0] for record in caplog.records] == [
+    assert [record.getMessage().partition(" is skipped")[0] for record in caplog.records] == [
         "cuda_kernel 'square': BLOCK=5000",
         "cuda_kernel 'square': BLOCK=512",
     ]
@@ -75,7 +75,7 @@ def test_left_out(gpu: FakeCuda, device: torch.device, caplog: pytest.LogCapture
 
 
 def test_a_kernel_that_fails(gpu: FakeCuda, device: torch.device, folder: Path) -> None:
-    text = r"it fails with BLOCK=1024, after which .*cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDR"
+    text = r"it failed with BLOCK=1024, and .*cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDR"
     with pytest.raises(RuntimeError, match=text):
         block_of_a_call(device, 64, 1024, 128)
     assert gpu.is_clean()

@@ -170,7 +170,7 @@ def test_a_write_without_an_alias_is_warned_of(x: Tensor) -> None:
         ),
         ((1000,), {"aliases": ["out"]}, "there is no way to bind 1 outputs"),
         ((1000,), {"outputs": {"out": "?"}}, "output out: expected a tensor"),
-        ((1000,), {"outputs": {"x": ((3,), torch.float32)}}, "through which no output is written"),
+        ((1000,), {"outputs": {"x": ((3,), torch.float32)}}, "an output needs a non-const pointer"),
         ((1000,), {"outputs": []}, "it has neither outputs nor aliases"),
     ],
 )
@@ -328,7 +328,7 @@ def test_a_signature_that_does_not_fit(x: Tensor) -> None:
         call("(x: F32[n]) -> (out: F32[n])", arguments="x x n")
     with pytest.raises(ValueError, match="arguments has 2 words, but the kernel has 3 parameters"):
         call("(x: F32[n]) -> (out: F32[n])", arguments="x out")
-    with pytest.raises(TypeError, match=r"is float const.*, through which no result is written"):
+    with pytest.raises(TypeError, match=r"is float const.*, but a result needs a non-const"):
         call("(x: F32[n]) -> (out: F32[n])", arguments="out x n")
     with pytest.raises(TypeError, match=r"is float\*, an array of F32, but the array is F16"):
         call("(x: F32[n]) -> (out: F16[n])")

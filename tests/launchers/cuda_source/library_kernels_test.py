@@ -194,7 +194,7 @@ def test_arrays_of_numba() -> None:
 def test_options_of_numba_that_are_refused(option: str) -> None:
     dispatcher = type("CUDADispatcher", (), {"__module__": "numba.cuda.dispatcher"})()
     dispatcher.py_func, dispatcher.targetoptions = test_arrays_of_numba, {option: ["x"]}
-    with pytest.raises(ValueError, match=f"it has {option}=.* which only Numba's own launch can"):
+    with pytest.raises(ValueError, match=f"it has {option}=.* only Numba's own launch supports"):
         cuda_kernel(dispatcher)
 
 

@@ -248,5 +248,5 @@ def test_processes_choose_the_same() -> None:
         given = [file.seek(0) or file.read().splitlines()[-2:] for file in out]
     assert given[0][0] == given[1][0]
     assert given[0][0] in ("of 0", "of 1")
-    failed = "another process of this program failed to choose for all; see its error"
+    failed = "the process that chooses for all has failed; see its error"
     assert sorted(answers[1] for answers in given) == ["a failure", failed]

@@ -232,10 +232,10 @@ std::string ParseBytes(const std::string& target, const char* name,
                           "is not valid text: it has half of a surrogate pair");
   }
   if (bytes->size() > kMaxBytes) {
-    throw py::value_error(Where(target, {name}) + "has " +
-                          std::to_string(bytes->size()) +
-                          " bytes, but may have 2^30; XLA holds a program in "
-                          "messages of less than 2^31: pass an operand");
+    throw py::value_error(
+        Where(target, {name}) + "has " + std::to_string(bytes->size()) +
+        " bytes, but at most 2^30 are allowed, because XLA stores a program in "
+        "messages of less than 2^31 bytes: pass an operand instead");
   }
   return std::string(*bytes);
 }
@@ -309,7 +309,7 @@ OutputTypes ParseOutputTypes(const std::string& target,
     if (!XlaType(scalar_type)) {
       throw py::value_error(Where(target, {"output_dtypes", i}) + "is " +
                             DTypeName(scalar_type) +
-                            ", which torch_xla has no type for");
+                            ", which torch_xla does not support");
     }
     types.dtypes.push_back(scalar_type);
     types.shapes.push_back(ParseShape(target, {"output_shapes", i},

@@ -132,7 +132,8 @@ torch_xla::runtime::ComputationClient* Client() {
 std::string XlaNameOf(c10::Device device) {
   const auto found = Client()->LookupAddressableDevice(
       device.has_index() ? device.index() : 0);
-  return found.ok() ? Client()->PjRtDeviceToString(*found) : "none of XLA's";
+  return found.ok() ? Client()->PjRtDeviceToString(*found)
+                    : "not one of XLA's devices";
 }
 
 std::string CurrentXlaName() {

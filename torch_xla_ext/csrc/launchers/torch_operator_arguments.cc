@@ -173,7 +173,7 @@ void StoreValue(Words& words, const c10::IValue& value,
   const std::string_view rest = word.substr(1);
   const auto mismatch = [&] {
     throw std::runtime_error("it returned a " + value.tagKind() +
-                             " that its fake function did not (\"" +
+                             ", which its fake function did not (\"" +
                              std::string(word) + "\")");
   };
   switch (word[0]) {

@@ -117,8 +117,8 @@ const PluginInfo& Load(const std::string& path) {
   CheckVersion(path, plugin);
   if (!TakesTargets(plugin)) {
     Refuse(path,
-           std::string("has no custom-call extension, so that no kernel can be "
-                       "registered with it: it is not for CUDA; ") +
+           std::string("is not for CUDA: it has no custom-call extension, so "
+                       "that no kernel can be registered with it; ") +
                kRemedy);
   }
   PJRT_Api* shimmed = ShimmedApi(plugin);

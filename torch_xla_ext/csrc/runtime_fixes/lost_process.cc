@@ -65,8 +65,8 @@ std::string Text(const std::string& status) {
   return who +
          " is lost, and this process cannot continue without it: restart "
          "all processes, from a checkpoint if there is one (torchrun "
-         "--max-restarts does this). The lost process's own output says why it "
-         "ended. XLA's coordinator: " +
+         "--max-restarts does this). The lost process's own output shows why "
+         "it exited. XLA's coordinator: " +
          status;
 }
 

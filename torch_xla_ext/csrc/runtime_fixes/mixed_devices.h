@@ -14,7 +14,7 @@ namespace torch_xla_ext {
 inline void CheckIsXlaTensor(const at::Tensor& tensor, bool is_xla) {
   TORCH_CHECK(tensor.defined(), "expected an XLA tensor but got none");
   TORCH_CHECK(is_xla || !tensor.is_xla(),
-              "expected a tensor with data but got one of PyTorch's tracing, ",
+              "expected a tensor with data but got a fake or meta tensor, ",
               tensor.toString(), " of shape ", tensor.sym_sizes(),
               ": it cannot be part of a traced program");
   TORCH_CHECK(is_xla, "expected all tensors to be on an XLA device but one, ",

@@ -191,8 +191,8 @@ def _partitioned_call(
             part = dataclasses.replace(part, **given.arguments(own, own_types[:count]))
             if [ArrayType.of(each).dtype for each in part.outputs] != dtypes:
                 raise ValueError(
-                    f"the part has the results {list(map(ArrayType.of, part.outputs))}, where "
-                    f"the whole call has {types}"
+                    f"expected a device's results to have the dtypes of {types} but got "
+                    f"{list(map(ArrayType.of, part.outputs))}"
                 )
         return local_call(part)
 

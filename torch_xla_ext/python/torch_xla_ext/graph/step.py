@@ -119,7 +119,9 @@ class CapturedStep(CopiedStep):
                 first call, such as an optimizer's state: then that call has been made.
         """
         if getattr(_tracing, "active", False):
-            raise CaptureError(f"{self._name}.prepare() is called by a captured function")
+            raise CaptureError(
+                f"{self._name}.prepare() is called by a captured function: call it outside"
+            )
         with _lock:
             leaves, spec = flatten(args, kwargs)
             key, arguments, views = self._key(leaves, spec)

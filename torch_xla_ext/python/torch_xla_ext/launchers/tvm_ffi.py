@@ -184,7 +184,9 @@ def tvm_ffi_call(
             words.append(f"attrs.argument_{i}")
             attributes[f"argument_{i}"] = value
     if len(written) < len(aliases):
-        raise TypeError(f"tvm_ffi_call: aliases names {aliases}, of which some are not tensors")
+        raise TypeError(
+            f"tvm_ffi_call: aliases must be positions of tensor arguments, but is {aliases}"
+        )
     if not operands:
         raise TypeError("tvm_ffi_call: none of the function's arguments is an XLA tensor")
     if not outputs and not aliases:

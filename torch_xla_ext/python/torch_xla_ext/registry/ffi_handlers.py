@@ -158,8 +158,8 @@ def register_ffi_type(
         known = {"type_id", "type_info"}
         if "type_id" not in type_id or set(type_id) - known or type_info is not None:
             raise ValueError(
-                f"FFI type {name!r}: expected a dictionary with the key 'type_id' and at most "
-                f"'type_info', and no other type_info, but got the keys {list(type_id)}"
+                f"FFI type {name!r}: expected a dictionary with the key 'type_id', optionally "
+                f"'type_info', and no type_info beside it, but got the keys {list(type_id)}"
             )
         type_id, type_info = type_id["type_id"], type_id.get("type_info")
     address = _data_address(name, "type_id", type_id, 8, writable=True)

@@ -193,8 +193,8 @@ def _check_factors(rule: Rule) -> None:
         for name in sorted(known - set(names(dims)) - set(rule.sums)):
             raise ValueError(
                 f"sharding_rule: {name} is in an operand, but not in result {index}, in "
-                f"{rule.text!r}: if devices shared it, each would have only a part of "
-                f"the result; write _ for a dimension that each device needs whole, or '; sum "
+                f"{rule.text!r}: if it were sharded, each device would compute only a partial "
+                "result; write _ for a dimension that each device needs whole, or '; sum "
                 f"{name}' if the results of all devices are to be added"
             )
     for name in rule.sums:

@@ -165,8 +165,8 @@ def check_repeatable(
         raise RuntimeError(
             f"{loop} computes something different when it is called again, since it depends on "
             "values "
-            "in Python that it changes, or on the host's random numbers; a loop holds it once: "
-            "carry these values as tensors, or use a loop in Python"
+            "in Python that it changes, or on the host's random numbers; a loop is traced only "
+            "once: carry these values as tensors, or use a loop in Python"
         )
     keys.add((codes, key))
 

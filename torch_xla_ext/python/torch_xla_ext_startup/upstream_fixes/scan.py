@@ -65,7 +65,7 @@ def _length(rows: Sequence[torch.Tensor]) -> int:
         raise ValueError("scan: a tensor of `xs` has no dimension to loop over")
     lengths = sorted({value.shape[0] for value in rows})
     if len(lengths) > 1:
-        raise ValueError(f"scan: the tensors of `xs` have several lengths: {lengths}")
+        raise ValueError(f"scan: the tensors of `xs` must have one length, but have {lengths}")
     if not lengths[0]:
         raise ValueError("scan: the tensors of `xs` have no rows")
     return lengths[0]

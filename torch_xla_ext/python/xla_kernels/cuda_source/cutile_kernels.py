@@ -69,7 +69,9 @@ class _TileCode(PythonCode):
 
         dtype = getattr(tile, _dtype(array.dtype), None)
         if dtype is None:
-            raise TypeError(f"{self.library} has no dtype {xla_name(array.dtype)}, as {name} has")
+            raise TypeError(
+                f"{self.library} does not support {xla_name(array.dtype)}, the dtype of {name}"
+            )
         strides = _strides(array.shape)
         known = len(strides) <= _MOST_DIMENSIONS
         per_alignment = _ALIGNMENT // array.dtype.itemsize

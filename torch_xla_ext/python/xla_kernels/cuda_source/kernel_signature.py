@@ -250,8 +250,7 @@ class Signature:
             parameter.check_dtype(where, array.dtype)
             if not parameter.is_written:
                 raise TypeError(
-                    f"{where} is {parameter.type}, through which no result is written: "
-                    "declare a non-const pointer"
+                    f"{where} is {parameter.type}, but a result needs a non-const pointer"
                 )
             return Argument(array, launches.result(bound.results[word]))
         if word in bound.operands:

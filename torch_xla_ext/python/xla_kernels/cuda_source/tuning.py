@@ -159,8 +159,8 @@ def _times(
                 raise
             except device_timer.LostContextError as error:
                 raise device_timer.LostContextError(
-                    f"{where}: it fails with {_text(configs[number])}, after which this process "
-                    f"cannot use the GPU: {error}"
+                    f"{where}: it failed with {_text(configs[number])}, and this process can no "
+                    f"longer use the GPU: {error}"
                 ) from error
             except RuntimeError as error:
                 # Too much shared memory, for instance.
@@ -177,7 +177,7 @@ def _times(
 
 
 def _leave_out(where: str, config: Mapping[str, object], error: Exception) -> None:
-    _log.warning("%s: %s is left out: %s", where, _text(config), error)
+    _log.warning("%s: %s is skipped: %s", where, _text(config), error)
 
 
 def _none_can_be_launched(where: str, errors: Sequence[Exception]) -> RuntimeError:

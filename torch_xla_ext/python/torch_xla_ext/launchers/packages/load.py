@@ -124,8 +124,8 @@ def _package(
         operators = {each for each in known if each in names or each.split("::")[0] in names}
     if not operators:
         raise ValueError(
-            f"load_kernels: the import of {name} has defined no operators; if it was imported "
-            "before, name them or their namespace: names=[…]"
+            f"load_kernels: importing {name} defined no operators; if it was imported before, name "
+            "them or their namespace: names=[…]"
         )
     torch_namespaces.register(operators, fakes, rules)
     return module

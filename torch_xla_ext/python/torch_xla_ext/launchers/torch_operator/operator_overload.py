@@ -74,8 +74,8 @@ class OperatorOverload:
     def _check_not_random(self) -> None:
         if self._is_random:
             raise ValueError(
-                f"{self.overload.name()} has random results, which would differ between "
-                "devices with the same part: omit the sharding_rule"
+                f"{self.overload.name()} has random results, which would differ between devices "
+                "with the same shard: omit the sharding_rule"
             )
 
     @cached_property

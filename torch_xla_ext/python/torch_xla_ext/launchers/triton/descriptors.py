@@ -97,7 +97,7 @@ def check(kernel: str, name: str, type_: str, descriptor: object, dtype: str | N
     elements = descriptor.base.numel()
     if min(shape) < 1 or min(strides) < 0 or last >= elements:
         raise ValueError(
-            f"{where} has the shape {shape} and the strides {strides}, which is outside of its "
+            f"{where} has the shape {shape} and the strides {strides}, which reach beyond its "
             f"tensor's {elements} elements"
         )
 

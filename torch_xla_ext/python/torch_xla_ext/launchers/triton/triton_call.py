@@ -190,7 +190,7 @@ def _divided(
     if described:
         raise ValueError(
             f"{name}: {described[0]} is a tensor descriptor, which has the sizes of the whole "
-            "tensor: a kernel with a sharding_rule makes it itself, by tl.make_tensor_descriptor"
+            "tensor: with a sharding_rule, make it in the kernel with tl.make_tensor_descriptor"
         )
 
     def of_part(inputs: Sequence[torch.Tensor], results: Sequence[ArrayType]) -> _Part:
@@ -295,7 +295,7 @@ def _tuned(tuner: Kernel, name: str, bound: Callable[[object], Arguments], grid:
             try:
                 times[config] = _timed(tuner.fn, bound(config), grid)
             except Exception as error:  # too much shared memory, for instance; as Triton does
-                _log.warning("%s: configuration %s is left out: %s", name, config, error)
+                _log.warning("%s: configuration %s is skipped: %s", name, config, error)
         if not times:
             raise RuntimeError(
                 f"{name}: none of its configurations can be launched; the warnings before say why"
