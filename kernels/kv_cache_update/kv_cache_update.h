@@ -96,11 +96,11 @@ struct KvCacheUpdateParams {
 };
 
 struct RopeKvPagesUpdateParams {
-  double key_scale;  // these three as above
+  double key_scale;  // this and the next two as above
   double value_scale;
   bool report_out_of_range;
   double norm_epsilon;
-  bool norm_adds_one;  // to the weights
+  bool norm_adds_one;  // norms multiply by 1 + weight
 
   static constexpr auto Fields() {
     using P = RopeKvPagesUpdateParams;
