@@ -34,7 +34,8 @@ std::string TypeName(const py::handle& value) {
   return Py_TYPE(value.ptr())->tp_name;
 }
 
-// The maximum size of a payload: a program is a protobuf message.
+// The maximum size of a payload. A program is a protobuf message, which must be
+// smaller than 2 GiB.
 constexpr size_t kMaxBytes = size_t{1} << 30;
 
 // The UTF-8 of a str, owned by `text`; nullopt if it cannot be encoded.
@@ -159,8 +160,8 @@ std::vector<int64_t> ParseShape(const std::string& target,
                             "has the negative dimension " +
                             std::to_string(shape[i]));
     }
-    // An empty result has no bytes, whatever its other dimensions, but XLA
-    // still multiplies those.
+    // A dimension of 0 makes the result empty, but XLA still multiplies the
+    // other dimensions.
     overflow |=
         out_of_range != 0 ||
         __builtin_mul_overflow(bytes, std::max<int64_t>(shape[i], 1), &bytes);

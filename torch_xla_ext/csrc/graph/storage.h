@@ -45,7 +45,8 @@ bool HasOwnValues(const at::Tensor& tensor);
 // transferred.
 torch::lazy::BackendDataPtr DataOf(const torch_xla::XLATensorPtr& tensor);
 
-// The same checks without copying a shared pointer, which costs time.
+// Whether DataOf is not null, and whether it has a value. Faster, because no
+// shared pointer is copied.
 bool HasData(const torch_xla::XLATensorPtr& tensor);
 bool HasValue(const torch_xla::XLATensorPtr& tensor);
 

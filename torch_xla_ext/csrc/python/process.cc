@@ -31,8 +31,8 @@ void DefineRootLogHandlers(py::module_& module) {
 
 void DefineProcess(py::module_& module) {
   module.def("_xla_lost_process", &LostProcess,
-             "What is raised because another process of this program is lost; "
-             "empty if none is.");
+             "Returns the text of the error that is raised because another "
+             "process of this program is lost; empty if none is lost.");
   DefineRootLogHandlers(module);
   AlwaysCompareShardings();
 }

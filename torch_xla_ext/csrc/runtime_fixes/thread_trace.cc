@@ -14,7 +14,7 @@
 namespace torch_xla_ext {
 namespace {
 
-// Of a device, outside or inside of a trace.
+// A device's seed, outside or inside of a trace.
 struct Seed {
   explicit Seed(DeviceContext* context)
       : seed(context->seed),
@@ -38,8 +38,8 @@ struct TracedSeed {
       : seed(context), first(context->seed) {}
 
   Seed seed;
-  uint64_t first;             // the device's when the trace first asked
-  bool is_exchanged = false;  // `seed` is the device's, and reversed
+  uint64_t first;             // the device's seed when the trace first used it
+  bool is_exchanged = false;  // `seed` and the device's seed are exchanged
 };
 
 }  // namespace
@@ -74,7 +74,7 @@ std::mutex& TracesMutex() {
 
 std::atomic<int> num_traces = 0;
 
-// All that are running. Guarded by TracesMutex().
+// All running traces. Guarded by TracesMutex().
 std::vector<State*>& Traces() {
   static auto& traces = *new std::vector<State*>;
   return traces;
@@ -114,7 +114,8 @@ void ThreadTrace::End(bool keeps) {
   for (auto& [device, traced] : state_->seeds) {
     DeviceContext* const context = ContextOf(device);
     const std::lock_guard<std::mutex> context_lock(context->lock);
-    // Unless another thread has ended a step: it may have drawn from the next.
+    // Not if another thread has ended a step, because it may have drawn from
+    // the next seed.
     if (keeps && context->seed == traced.first) {
       traced.seed.ExchangeWith(context);
     }
