@@ -24,10 +24,10 @@ class Local(NamedTuple):
     """The call that one device makes on its part of the arrays.
 
     Attributes:
-        arguments: maps the part's inputs, as meta tensors, and the types of its outputs to the
-            arguments of custom_call that depend on shapes: some of `attributes`, `payload` and
-            `outputs`. XLA calls it when it compiles a program. If it raises TypeError or
-            ValueError, the kernel refuses the part, and operands are gathered, with a warning.
+        arguments: a function that receives the part's inputs, as meta tensors, and the types of its
+            outputs. It returns the arguments of custom_call that depend on shapes: some of
+            `attributes`, `payload` and `outputs`. XLA calls it when it compiles a program. If it
+            raises TypeError or ValueError, operands are gathered, with a warning.
         values: other values that `arguments` depends on; their repr distinguishes calls.
     """
 

@@ -234,8 +234,8 @@ class _Exit:
                 self._see_others_end(listener)
             else:
                 port = int(self._store.get("exit/port"))
-                # Detached, since the interpreter closes its sockets while XLA still polls the
-                # coordinator: the kernel closes this one when the process has ended.
+                # Detached, because the interpreter closes its sockets while XLA still polls the
+                # coordinator. The operating system closes this one when the process has ended.
                 socket.create_connection((self._host, port), self._timeout).detach()
         except (OSError, RuntimeError) as error:  # rank 0 has ended, and its store with it
             text = str(error).partition("\n")[0]

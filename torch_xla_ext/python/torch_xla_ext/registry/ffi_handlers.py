@@ -10,13 +10,13 @@ from xla_kernels.kernel_symbols import did_you_mean
 
 _XLAC = torch_xla._XLAC
 
-# In the order of XLA_FFI_Handler_Bundle of XLA's FFI 0.5.
+# In the order of XLA_FFI_Handler_Bundle in XLA's FFI 0.5.
 STAGES = ("instantiate", "prepare", "initialize", "execute", "record")
 # The stages in the bundle of every version.
 _BUNDLED = STAGES[:4]
-# The suffix of the handler of "record" of a library, beside a bundle or a kernel's entry.
+# The suffix of a library's handler for "record", beside a bundle or a kernel's entry.
 _RECORD = "Record"
-# The suffixes of the functions by which a library returns its bundle, after the target's name.
+# Suffixes, after the target's name, of a library's functions that return its bundle.
 BUNDLES = {"CUDA": "Bundle", "Host": "HostBundle"}
 # The suffixes of the functions that return its state's type.
 _TYPE_ID, _TYPE_INFO = "TypeId", "TypeInfo"
@@ -42,7 +42,7 @@ class _TypeInfo(ctypes.Structure):
 
 
 def bundle_symbol(name: str, platform: str) -> str:
-    """Return the function of a library that returns the handlers of the target `name`."""
+    """Return the name of a library's function that returns the handlers of the target `name`."""
     return name + BUNDLES[platform]
 
 

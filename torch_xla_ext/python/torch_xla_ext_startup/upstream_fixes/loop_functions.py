@@ -106,7 +106,7 @@ def traced(
 
 @contextlib.contextmanager
 def on_device_alone(loop: str) -> Iterator[None]:
-    """In a block, trace even in eager mode, and explain the error if a placeholder is read."""
+    """In a block, trace even in eager mode, and explain the error of reading a placeholder."""
     try:
         with torch_xla.experimental.eager_mode_context(False):
             yield
@@ -142,7 +142,7 @@ def describe(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
-# Functions that have been traced twice, by their code, and with which sizes.
+# For the code of each function that has been traced twice, the sizes with which that was done.
 _repeatable: weakref.WeakKeyDictionary[types.CodeType, set[object]] = weakref.WeakKeyDictionary()
 
 
@@ -155,7 +155,7 @@ def check_repeatable(
     is made the first time that a function is seen with `key`.
 
     Args:
-        is_same: traces the function again, and compares.
+        is_same: traces the function again, and returns whether the trace is the same.
     """
     codes = tuple(_codes_of(function))
     keys = _repeatable.setdefault(codes[0], set()) if codes else set()

@@ -17,8 +17,7 @@ class Binding:
     Attributes:
         outputs: the results' types.
         aliases: the arguments that the kernel writes to, by their positions.
-        of_outputs: for each output, the parameter that it is passed for; None if the parameters are
-            unknown.
+        of_outputs: for each output, the index of its parameter; None if the parameters are unknown.
         of_arguments: the same for the arguments.
     """
 

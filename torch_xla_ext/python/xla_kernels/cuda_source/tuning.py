@@ -125,7 +125,7 @@ def _candidates(
         try:
             candidates[number] = _launcher(*prepare())
         except (RuntimeError, TypeError, ValueError) as error:
-            # A static_assert, for instance, or too many threads.
+            # For instance, a static_assert failed, or there are too many threads.
             errors.append(error)
             _leave_out(where, configs[number], error)
     if not candidates:
@@ -163,10 +163,11 @@ def _times(
                     f"longer use the GPU: {error}"
                 ) from error
             except RuntimeError as error:
-                # Too much shared memory, for instance.
+                # For instance, the kernel needs too much shared memory.
                 errors.append(error)
                 _leave_out(where, configs[number], error)
-        # Timed again in turn: the GPU's clock may have changed since the first one.
+        # Time the candidates again in turn, because the GPU's clock may have changed since the
+        # first one.
         for _ in range(_ROUNDS):
             best = min(times.values(), default=0)
             for number in [each for each, time in times.items() if time <= _NEAR * best]:

@@ -207,7 +207,7 @@ def _described(build: Path) -> dict[str, object]:
 
 
 def _check_dependencies(described: Mapping[str, object], build: Path) -> None:
-    # The names of the packages on the index, where they differ from those of the modules.
+    # Names of packages in the package index that differ from their modules' names.
     modules = {"nvidia-cutlass-dsl": "cutlass", "tvm-ffi": "tvm_ffi"}
     packages = {"tvm-ffi": "apache-tvm-ffi"}
     for each in described.get("python-depends") or ():

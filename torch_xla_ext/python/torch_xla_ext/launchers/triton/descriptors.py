@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from xla_kernels import launch as launches
 
 # The form in which a compiled kernel receives a descriptor: a tensor map with these properties, by
-# Triton's names; or, for GPUs without tensor maps, the base's address and numbers, {"flags": 2} of
-# which are the first of FLAGS.
+# Triton's names. For GPUs without tensor maps, the base's address and numbers: {"flags": 2} means
+# that the numbers include the first two of FLAGS.
 Form = Mapping[str, object]
 
 # Triton's type names of descriptors begin with this.

@@ -58,7 +58,7 @@ class Interpretation:
         ] + [torch.empty_like(by_name[name]) for name in self.written]
 
 
-# By the number that a program contains; equal calls have equal numbers.
+# The calls, indexed by the number that a program contains; equal calls have equal numbers.
 _calls: list[Interpretation] = []
 _numbers: dict[str, int] = {}
 
@@ -116,7 +116,7 @@ def _interpreting() -> Iterator[None]:
         for holder, attributes in saved:
             for name, value in list(vars(holder).items()):
                 if name not in attributes:
-                    # Rewritten functions, which the interpreter keeps, use its own names.
+                    # Keep the interpreter's own names, because rewritten functions use them.
                     if name not in vars(interpreter):
                         delattr(holder, name)
                 elif attributes[name] is not value:

@@ -76,7 +76,8 @@ def triton_call(
             name.
         outputs: descriptions of the results, each a tensor or (shape, dtype): by parameter name, or
             for the first parameters that have no argument. The kernel receives them uninitialized.
-            A tensor descriptor describes its tensor, and the kernel receives such a descriptor.
+            For a tensor descriptor, the result is its tensor, and the kernel receives a descriptor
+            of it.
         aliases: the parameters to whose tensors the kernel writes, "states.0" in a tuple, or those
             of descriptors. XLA copies a tensor that is also used elsewhere.
         sharding_rule: the dimensions of sharded tensors that devices may share, as in
