@@ -33,7 +33,7 @@ def main() -> None:
     dtype = f"--dtype={options.dtype}"
     compare = ["--compare"] if options.compare else []
     with tempfile.TemporaryDirectory() as folder:
-        # In separate processes: on a GPU, each can use all of the memory.
+        # Run the parts in separate processes, because on a GPU each can then use all of the memory.
         for program, arguments in {
             "speak.py": [*answers, dtype],
             "fine_tune.py": [folder, f"--steps={options.steps}", dtype],

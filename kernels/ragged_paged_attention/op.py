@@ -10,8 +10,8 @@ __all__ = ["ragged_paged_attention"]
 
 TARGET = "XlaGpuRaggedPagedAttention"
 _NAME = "xla_gpu::ragged_paged_attention"
-# The largest accepted logit of masked tokens in upstream's kernel: its probability is 0 beside any
-# sensible logit, as if the token was left out.
+# The largest accepted logit of masked tokens in upstream's kernel. Beside any sensible logit, its
+# probability is 0, as if the token were left out.
 _MAX_MASK_VALUE = torch.finfo(torch.float16).min
 
 

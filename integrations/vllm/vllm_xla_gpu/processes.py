@@ -92,7 +92,8 @@ class Peers:
         self._rank, self.count = rank, count
         self._store, self._timeout = store, timeout
         self._step = 0
-        # On rank 0: keys that all have read, and keys that all will have read in the next step.
+        # On rank 0: keys that all processes have read, and keys that all will have read in the next
+        # step.
         self._read: list[str] = []
         self._written: list[str] = []
         self._noted = hashlib.blake2b(digest_size=8)
@@ -112,7 +113,7 @@ class Peers:
         """Return the values that all processes pass in the same call, by rank.
 
         Raises:
-            ProcessesError: a process has ended, or has not made the call in time.
+            ProcessesError: a process has exited, or has not made the call in time.
         """
         self._step += 1
         of_ranks = [f"{self._step}/{rank}" for rank in range(self.count)]
