@@ -1,4 +1,4 @@
-"""metadata: each edit changes what it says and nothing else."""
+"""metadata: each edit changes the part that it names and nothing else."""
 
 import pytest
 from fakes import ENTRY_POINTS, METADATA, VERSION_PY

@@ -1,4 +1,4 @@
-"""RawZipWriter: what it writes, Python's zipfile reads, and equal contents give equal files."""
+"""Python's zipfile reads RawZipWriter's files, and equal contents give equal files."""
 
 import zipfile
 from pathlib import Path
