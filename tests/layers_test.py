@@ -1,4 +1,4 @@
-"""The code keeps to torch_xla_ext/layers.toml, and docs/architecture.md has its tables."""
+"""The code follows torch_xla_ext/layers.toml, and docs/architecture.md has its tables."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def compiled(output: Path, *options: str) -> Path:
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Not linked with libtvm_ffi, as modules that FlashInfer compiles are not."""
+    """The library is not linked with libtvm_ffi, like the modules that FlashInfer compiles."""
     return compiled(tmp_path_factory.mktemp("tvm_ffi") / "functions.so")
 
 

@@ -42,7 +42,7 @@ def ragged_arguments(device: str = "cpu") -> list[object]:
 
 
 def with_lse(function: Callable) -> Callable:
-    """The attended values and the logarithms, in one tensor."""
+    """Makes one tensor of the attended values and the logarithms."""
 
     def call(*args: object, **options: object) -> torch.Tensor:
         attended, lse = function(*args, **options, return_lse=True)

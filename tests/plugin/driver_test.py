@@ -1,4 +1,4 @@
-"""Calls of CUDA's driver, which is one in Python here, and its users."""
+"""Calls of CUDA's driver, for which a driver in Python stands, and their users."""
 
 import ctypes
 

@@ -36,7 +36,7 @@ if how == "lost":
 
 
 def free_ports() -> int:
-    """The first of two ports that nobody has."""
+    """The first of two consecutive ports that are free."""
     while True:
         with socket.socket() as first, socket.socket() as second:
             first.bind(("", 0))
@@ -49,7 +49,7 @@ def free_ports() -> int:
 
 
 class Process:
-    """One of two."""
+    """One of two processes."""
 
     def __init__(self, port: int, rank: int, seconds: float, how: str, **more: str) -> None:
         self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -67,7 +67,7 @@ class Process:
         self._script = start_script(code, self._errors, self._errors, **environment)
 
     def end(self) -> tuple[int, str]:
-        """Waits for it; returns its exit status, and what it has said."""
+        """Waits for its end; returns its exit status and its output."""
         status = self._script.wait(500)
         with self._errors:
             self._errors.seek(0)
@@ -75,7 +75,8 @@ class Process:
 
 
 def test_they_wait_for_each_other() -> None:
-    """Two pairs, at the same time because they sleep: rank 0 ends last, or rank 1 does."""
+    """In one pair rank 0 ends last, in the other rank 1. They sleep, so they run at the same
+    time."""
     running = []
     for last in (0, 1):
         port = free_ports()
@@ -181,7 +182,7 @@ def test_one_process_needs_nothing() -> None:
 def test_one_process_on_each_host(
     monkeypatch: pytest.MonkeyPatch, device: str, count: str, expected: list[tuple[int, int]]
 ) -> None:
-    """It is one of several for torch_xla's collectives."""
+    """A single process on a host is still one of several for torch_xla's collectives."""
     calls: list[tuple[int, int]] = []
     monkeypatch.setattr(pjrt, "initialize_multiprocess", lambda *ranks: calls.append(ranks))
     for name, value in {

@@ -1,4 +1,4 @@
-"""Calls of cuda_kernel: what a GPU is handed, from the HLO; references; error texts."""
+"""Calls of cuda_kernel: the launch for a GPU in the HLO; references; error texts."""
 
 import ctypes
 import re
@@ -212,7 +212,7 @@ def test_wrong_dtypes_and_launches(square: CudaKernel, x: Tensor) -> None:
 
 
 def test_wrong_calls_on_the_cpu(square: CudaKernel, x: Tensor) -> None:
-    """Calls on the CPU check whatever the source text shows."""
+    """Calls on the CPU check everything that the source text shows."""
     with pytest.raises(TypeError, match=r"parameter 2 .n.: expected int but got float"):
         square[4, 256](x, 1.5, outputs=[x])
     with pytest.raises(TypeError, match="there is no way to bind"):

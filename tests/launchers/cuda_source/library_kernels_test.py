@@ -1,4 +1,4 @@
-"""Kernels of CuPy, Numba and cuTile as cuda_kernel takes them: what a GPU is handed."""
+"""Kernels of CuPy, Numba and cuTile in cuda_kernel: the launch for a GPU."""
 
 import io
 import re
@@ -54,7 +54,7 @@ class RawKernel:
 
 @pytest.fixture(autouse=True)
 def cupy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no CuPy, a module of which RawKernel could be."""
+    """A module that stands for CuPy, of which RawKernel could be."""
     module = types.ModuleType("cupy")
     module.__file__ = None
     monkeypatch.setitem(sys.modules, "cupy", module)
@@ -178,7 +178,7 @@ def test_no_warning_of_writes(x: Tensor, recwarn: pytest.WarningsRecorder) -> No
 
 @on_a_gpu
 def test_another_layout_than_the_modules(x: Tensor) -> None:
-    """A newer version of a library may pass its arguments otherwise."""
+    """A newer version of a library may pass its arguments in another way, so it is refused."""
     with pytest.raises(RuntimeError, match=r"Lengths 1.0 has compiled .*\(8, 8, 8, 8, 4\) bytes, "):
         python_kernel(Lengths())[1, 32](x, 2, outputs={"out": x})
 
@@ -198,7 +198,7 @@ def test_options_of_numba_that_are_refused(option: str) -> None:
         cuda_kernel(dispatcher)
 
 
-# cuTile's own package is here without its compiler: its types of arguments are real.
+# cuTile's own package is installed without its compiler, so the types of arguments are real.
 
 
 def tile_kernel(**options: object) -> CudaKernel:

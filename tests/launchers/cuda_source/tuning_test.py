@@ -1,4 +1,4 @@
-"""Configurations of a kernel: which is chosen, where the choice is kept, and what is refused.
+"""Configurations of a kernel: the choice, where it is stored, and errors.
 
 Nothing is timed here: tests/gpu/tuning_test.py does that.
 """
@@ -43,7 +43,7 @@ def squares(source: str = SQUARE, name: str = "square<{BLOCK}>", **options: obje
 
 
 class Device:
-    """One that does nothing, in a time that depends on the number of threads."""
+    """A device that computes nothing. Its times depend on the number of threads."""
 
     def __init__(self) -> None:
         self.times: dict[int, float] = {64: 3.0, 128: 1.0, 256: 2.0}
@@ -105,7 +105,7 @@ def test_the_fastest_is_chosen_once(
     assert block(torch.ops.tuning_test.square(x)) == 128
     assert not gpu.launched
     assert not capfd.readouterr().err
-    # The fastest of other shapes may be another one.
+    # For other shapes, another configuration may be the fastest.
     gpu.times[256] = 0.5
     assert block(*kernel(torch.randn(301, device=device))) == 256
     file.write_text("damaged")
