@@ -75,8 +75,7 @@ class Process:
 
 
 def test_they_wait_for_each_other() -> None:
-    """In one pair rank 0 ends last, in the other rank 1. They sleep, so they run at the same
-    time."""
+    """Rank 0 ends last in one pair, rank 1 in the other. Both pairs sleep, and run together."""
     running = []
     for last in (0, 1):
         port = free_ports()

@@ -1,6 +1,6 @@
 """An operator receives a CPU tensor besides XLA tensors: the error names it and the remedy.
 
-Elementwise operators compute, as in upstream, and warn.
+Elementwise operators compute the result, as upstream does, and warn.
 """
 
 import subprocess
