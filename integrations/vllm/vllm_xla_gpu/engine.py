@@ -189,7 +189,8 @@ class XlaGpuScheduler(AsyncScheduler):
             if nothing_follows:
                 request.num_output_placeholders = 0
             elif request.num_output_tokens + request.num_output_placeholders >= request.max_tokens:
-                # The last token needs no further step, for which the next request would wait.
+                # No step follows the last token; with a placeholder, the next request would wait
+                # for one.
                 request.num_output_placeholders -= 1
 
     def _update_request_with_output(

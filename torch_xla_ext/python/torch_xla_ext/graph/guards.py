@@ -131,7 +131,7 @@ class Context(Node):
 
 
 class Members(Node):
-    """A set of objects."""
+    """A guard for a set of objects."""
 
     def __init__(self, value: Any, nodes: dict[int, Node]) -> None:
         self.identity, self.nodes = Same(value), nodes

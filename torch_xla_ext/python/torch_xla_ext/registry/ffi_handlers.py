@@ -107,7 +107,7 @@ def of_library(name: str, library: ctypes.CDLL, platform: str) -> dict[str, int]
 
 
 def record_of_library(name: str, library: ctypes.CDLL, platform: str) -> dict[str, int]:
-    """Return the library's handler `<name>Record` of the stage "record", if any, by stage."""
+    """Return {"record": handler} for the library's handler `<name>Record`; {} without one."""
     symbol = name + _RECORD
     if platform != "CUDA" or libraries.function_of(library, symbol) is None:
         return {}

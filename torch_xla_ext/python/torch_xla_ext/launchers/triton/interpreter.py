@@ -64,7 +64,7 @@ _numbers: dict[str, int] = {}
 
 
 def number_of(key: str, call: Interpretation) -> int:
-    """Return a number for a call, which the operator receives; the same for the same key."""
+    """Return the number by which the operator finds a call; equal keys give equal numbers."""
     with _lock:
         if key not in _numbers:
             _calls.append(call)

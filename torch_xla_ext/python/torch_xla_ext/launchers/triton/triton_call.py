@@ -161,7 +161,7 @@ class _Part(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A call.
+    """A call of a Triton kernel.
 
     Attributes:
         parts: the parts that a device may compute; None if each device computes the whole.
