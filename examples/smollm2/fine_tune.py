@@ -32,7 +32,7 @@ Batch = dict[str, torch.Tensor]
 
 
 def with_adapters(model: PreTrainedModel) -> peft.PeftModel:
-    """Return the model with LoRA adapters, which alone are trained."""
+    """Return the model with LoRA adapters; only these are trained."""
     torch.manual_seed(0)
     projections = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     config = peft.LoraConfig(r=16, lora_alpha=32, target_modules=projections, task_type="CAUSAL_LM")

@@ -92,7 +92,7 @@ def test_a_product(version: str, device: torch.device) -> None:
 
 
 def test_replayed_at_other_addresses(version: str, device: torch.device) -> None:
-    """Each run makes its maps anew: a program of 32 calls runs with different tensors each time."""
+    """Each run makes new maps: a program of 32 calls runs with different tensors each time."""
     kernel = load("scaled_by_descriptors", version)
 
     def chain(x: Tensor) -> Tensor:

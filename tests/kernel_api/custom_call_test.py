@@ -1,6 +1,6 @@
 """torch_xla_ext.custom_call: both APIs, and every error.
 
-To write the goldens anew after a change that is meant:
+To update the goldens after an intended change:
 
     UPDATE_GOLDENS=$PWD/tests/kernel_api/goldens ./bazelw test --test_env=UPDATE_GOLDENS \\
         --test_filter="custom_call_test and hlo" --spawn_strategy=local \\

@@ -1,4 +1,4 @@
-"""Other libraries' modules and classes are changed by replacement.py alone.
+"""Only replacement.py changes other libraries' modules and classes.
 
 Reads the work tree, not the wheel, as lint_test.py does.
 """

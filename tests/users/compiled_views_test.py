@@ -99,7 +99,7 @@ def test_arguments_that_share_memory(
 
 
 def test_backward_compiler_is_wrapped_once(device: torch.device) -> None:
-    """torch wraps it again in each compilation; after some hundreds this is a RecursionError."""
+    """torch wraps it again in each compilation; after several hundred this is a RecursionError."""
     for factor in (2, 3):
         torch._dynamo.reset()
         x = torch.ones(2, device=device, requires_grad=True)

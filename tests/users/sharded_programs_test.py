@@ -23,7 +23,7 @@ def mesh() -> xs.Mesh:
 
 @pytest.mark.parametrize("rows", [6, 12])
 def test_compiled_chunks_of_a_batch(mesh: xs.Mesh, rows: int) -> None:
-    """XLA chooses the chunks' shardings when it computes them, in each call anew.
+    """XLA chooses the chunks' shardings when it computes them, again in each call.
 
     A program for another sharding did not start, and later waits did not end.
     """

@@ -124,7 +124,7 @@ def _keep_float32(resolve: Callable) -> Callable:
 
 @_replaces("engine", "vllm.v1.engine.async_llm", "AsyncLLM.shutdown")
 def _end_requests(shutdown: Callable) -> Callable:
-    """End incomplete requests with an error, because their clients would wait for ever."""
+    """End incomplete requests with an error, because their clients would wait forever."""
     from vllm_xla_gpu.shutdown import end_requests
 
     return functools.partialmethod(end_requests, shutdown)

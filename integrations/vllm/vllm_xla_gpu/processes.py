@@ -2,7 +2,7 @@
 
 Each process runs the whole engine, and XLA divides its programs among the devices of all of them.
 So all processes must start the same programs with the same data; otherwise devices would wait for
-each other for ever, or compute with another step's data. Therefore the processes compare each step
+each other forever, or compute with another step's data. Therefore the processes compare each step
 before they start it.
 """
 
@@ -61,7 +61,7 @@ def are_several() -> bool:
 def join() -> None:
     """Wait for the other processes, and create torch.distributed's group with all of them.
 
-    vLLM would create a group with this process alone.
+    vLLM would create a group with only this process.
     """
     processes = Processes.from_environ(os.environ)
     if distributed.is_initialized():

@@ -1,6 +1,6 @@
 """The HLO of traced calls equals goldens, which are the same for the front library and patches/.
 
-To write the goldens anew after a change that is meant:
+To update the goldens after an intended change:
 
     UPDATE_GOLDENS=$PWD/tests/csrc/custom_call/goldens ./bazelw test \\
         //tests/csrc/custom_call:custom_call_tests --test_filter=hlo_golden_test \\

@@ -1,6 +1,6 @@
 """When a process is lost, the others raise an exception within a bounded time.
 
-The test uses CPUs, XLA's coordinator and a kernel that waits for ever, as a collective on a GPU
+The test uses CPUs, XLA's coordinator and a kernel that waits forever, as a collective on a GPU
 waits for data from a lost process.
 """
 

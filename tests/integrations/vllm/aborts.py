@@ -8,7 +8,7 @@ import random
 
 from vllm import LLM, SamplingParams
 
-# Two log probabilities as near as this are equal but for rounding.
+# Log probabilities with this or a smaller difference are equal except for rounding.
 TIE = 0.5
 
 

@@ -1,7 +1,7 @@
 """Order the recomputations in backward graphs of torch.compile.
 
 PyTorch puts the operations of a region of torch.utils.checkpoint right before the gradients that
-need them. XLA orders operations by their operands alone. It would recompute all regions first, and
+need them. XLA orders operations only by their operands. It would recompute all regions first, and
 all their activations would be in memory at the same time.
 """
 

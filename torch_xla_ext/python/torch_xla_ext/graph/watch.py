@@ -254,7 +254,7 @@ def refuse_read(tensor: torch.Tensor, by: str, name: str | None) -> None:
         remedy = "make the optimizer with fused=True, which looks at found_inf on the device"
     raise ReadError(
         f"the function reads the value of a tensor {what} on the host, by {by}; a replay runs on "
-        f"the device alone: {remedy}"
+        f"the device only: {remedy}"
     )
 
 

@@ -115,7 +115,7 @@ def on_device_alone(loop: str) -> Iterator[None]:
             raise
         raise RuntimeError(
             f"{loop} needs a tensor's value on the host, or runs an operator that torch_xla lacks; "
-            "a loop runs on the device alone: use another operator, or a loop in Python"
+            "a loop runs only on the device: use another operator, or a loop in Python"
         ) from error
 
 
@@ -199,7 +199,7 @@ def refuse_read(loop: str, tensor: torch.Tensor, by: str) -> None:
     if by in _READS:
         raise RuntimeError(
             f"{loop} reads the value of a tensor {describe(tensor)} on the host, by {by}; a loop "
-            "runs on the device alone: use the tensor itself, or a loop in Python"
+            "runs only on the device: use the tensor itself, or a loop in Python"
         )
 
 
