@@ -179,7 +179,7 @@ def test_the_wrong_input_is_named(device: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.quint8, torch.float8_e4m3fnuz, torch.uint4])
 def test_dtypes_without_an_xla_type(device: torch.device, dtype: torch.dtype) -> None:
-    with pytest.raises(ValueError, match=f"output_dtypes.0. is {dtype}, which torch_xla has no"):
+    with pytest.raises(ValueError, match=f"output_dtypes.0. is {dtype}, which torch_xla does not"):
         XLAC._xla_gpu_custom_call(**arguments(device, output_dtypes=[dtype]))
 
 

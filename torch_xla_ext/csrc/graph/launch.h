@@ -102,7 +102,7 @@ struct Launch {
   torch::lazy::BackendDevice device;
   torch::lazy::ComputationPtr computation;
   bool is_sharded = false;
-  // All of these have values when the earlier programs have been started.
+  // All arguments have values when the earlier programs have been started.
   std::vector<std::shared_ptr<Data>> arguments;
   // The arguments whose new values are the first results.
   std::vector<size_t> written;

@@ -318,7 +318,7 @@ torch::lazy::BackendDataPtr Program::TakeWritten(
       (*free)[number].data.use_count() > 1) {
     return MakeResult(number);
   }
-  // After other threads' use.
+  // Pairs with other threads' release of the data.
   std::atomic_thread_fence(std::memory_order_acquire);
   return std::move((*free)[number].data);
 }

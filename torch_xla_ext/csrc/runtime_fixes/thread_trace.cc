@@ -14,7 +14,7 @@
 namespace torch_xla_ext {
 namespace {
 
-// A device's seed, outside or inside of a trace.
+// A device's random state, of a trace or of the code outside of it.
 struct Seed {
   explicit Seed(DeviceContext* context)
       : seed(context->seed),
@@ -57,7 +57,7 @@ namespace {
 
 using State = ThreadTrace::State;
 
-// PyTorch passes it on to autograd's threads.
+// The trace of a thread, which PyTorch hands on to autograd's threads.
 struct TraceOfThread : c10::DebugInfoBase {
   explicit TraceOfThread(std::shared_ptr<State> state)
       : state(std::move(state)) {}
