@@ -19,8 +19,8 @@ import pytest
 import runner
 
 ROOT = Path(__file__).parent
-# The folders and files whose tests need more than the environment has: a module that has to be
-# importable, and the target that has it. None: what only Bazel makes.
+# Folders and files whose tests need a module that the environment may lack, and the target that
+# provides it. None stands for files that only Bazel makes.
 NEEDS = {
     "tests/csrc/registry/stages_jax_test.py": ("jax", "//tests/csrc/registry:stages_jax_test"),
     "tests/docs/huggingface_page_test.py": ("transformers", "//tests/docs:huggingface_page_test"),
@@ -37,7 +37,7 @@ NEEDS = {
     "tests/wheel/reproducible_test.py": (None, "//tests/wheel:reproducible_test"),
     "tests/wheel/structure_test.py": (None, "//tests/wheel:structure_test"),
 }
-# Files that are not run with others, from a process that has imported torch_xla.
+# Files that need a process that has not imported torch_xla before.
 ALONE = ["tests/wheel/import_test.py"]
 
 

@@ -2,9 +2,9 @@
 
 count.py EVENTS
 
-EVENTS is what --build_event_json_file wrote; it names the test.xml of every test, cached or not.
-A test that failed without a failing case (it crashed, ran out of time or was not built) counts
-as one failed case.
+EVENTS is the file of --build_event_json_file; it names the test.xml of every test, cached or not. A
+test that failed without a failing case (it crashed, ran out of time or was not built) counts as one
+failed case.
 """
 
 import json

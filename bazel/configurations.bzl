@@ -13,7 +13,7 @@ _ARCHS = "//bazel/cuda:archs"
 _NO_KERNELS = Label("//kernels:none")
 _ALLOWLIST = "@bazel_tools//tools/allowlists/function_transition_allowlist"
 
-# To the configuration of the plain wheel.
+# A transition to the configuration of the plain wheel.
 
 def _shared_impl(_settings, _attr):
     return {_ADDED_KERNELS: _NO_KERNELS}
@@ -75,7 +75,7 @@ kernels = rule(
         "shared": attr.label_list(
             cfg = _shared,
             providers = [[CcInfo], [OperatorInfo]],
-            doc = "Those that are compiled once for all wheels, whatever other kernels they have.",
+            doc = "Libraries that are compiled once for all wheels, also those with more kernels.",
         ),
         "shared_not_rebuilt": attr.label_list(
             cfg = shared_not_rebuilt,
@@ -87,7 +87,7 @@ kernels = rule(
     },
 )
 
-# From the configuration of the plain wheel to another one.
+# A transition from the configuration of the plain wheel to another one.
 
 def _link_folder(ctx, target):
     """Links the output of `target` to a folder with the name of the rule's target.

@@ -10,8 +10,8 @@ def csrc_room(name, uses = [], libraries = [], exclude = []):
 
     Args:
       name: the folder's name.
-      uses: the other such rooms that this one may include (torch_xla_ext/layers.toml).
-      libraries: the libraries without torch_xla that it needs.
+      uses: the other csrc_rooms that this one may include (torch_xla_ext/layers.toml).
+      libraries: the libraries that it needs and that do not use torch_xla.
       exclude: files that belong to other targets of the folder, without their extensions.
     """
     native.filegroup(

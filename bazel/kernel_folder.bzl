@@ -1,4 +1,4 @@
-"""kernel_folder: what a folder of //kernels has, by the names of its files."""
+"""kernel_folder: the targets of a folder of //kernels, by the names of its files."""
 
 load(":operators.bzl", "operator_module")
 load(":pytest.bzl", "wheel_test")
@@ -7,8 +7,8 @@ load(":xla_kernel.bzl", "xla_kernel")
 def kernel_folder(name, srcs = [], hdrs = [], deps = [], op_deps = [], users = [], env = {}):
     """The kernel NAME.cu and NAME_host.cc with NAME.h, its operator op.py, and NAME_test.py.
 
-    Without a NAME.cu, the operator is made of others. Arguments with which tests/ops tests the
-    operator are in samples.py. NOTES.md, if there is one, may be linked to.
+    Without a NAME.cu, the operator is composed of other operators. Arguments with which tests/ops
+    tests the operator are in samples.py. NOTES.md, if there is one, may be linked to.
 
     Args:
       name: the folder's name.

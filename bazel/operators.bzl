@@ -41,7 +41,7 @@ operator_module = rule(
         ),
         "samples": attr.label(
             allow_single_file = ["samples.py"],
-            doc = "What the operators in it are tested with, in tests/ops.",
+            doc = "The samples with which tests/ops tests the module's operators.",
         ),
         "src": attr.label(allow_single_file = [".py"], mandatory = True),
     },

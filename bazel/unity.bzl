@@ -3,8 +3,8 @@
 def _include_path(file):
     """The path from the root of the file's repository, which is an include folder of its targets.
 
-    The short path of a file of another repository (a build of upstream has this project as one)
-    begins with ../, which leads out of a repository that is a link to a checkout.
+    A file of another repository has a short path that begins with ../. In a build of upstream, this
+    project is such a repository, and a link to a checkout, from which ../ leads elsewhere.
     """
     path = file.short_path
     return path.split("/", 2)[2] if path.startswith("../") else path

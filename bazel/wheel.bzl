@@ -19,8 +19,7 @@ _UNCACHED = {"no-cache": "1"}
 def _files_by_path(files, strip_prefixes):
     """Returns {path in the wheel: File}.
 
-    The path in the wheel is that in the repository, without that of
-    `strip_prefixes` which it begins with.
+    The path in the wheel is the path in the repository, without its prefix in `strip_prefixes`.
     """
     result = {}
     for file in files:

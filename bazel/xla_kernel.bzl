@@ -7,7 +7,7 @@ load(":operators.bzl", "operator_module")
 _KERNEL_API = Label("//torch_xla_ext/include:kernel_api")
 _FLOATS = Label("//torch_xla_ext/include:floats")
 
-# Makes XLA_KERNEL_CUDA and XLA_KERNEL_HOST register what they define.
+# With this macro, XLA_KERNEL_CUDA and XLA_KERNEL_HOST register the kernels that they define.
 _STATIC = "TORCH_XLA_EXT_STATIC_KERNELS"
 
 def xla_kernel(name, srcs, hdrs = [], deps = [], nvcc_copts = [], extra_archs = [], op = None, op_deps = [], op_samples = None, **kwargs):

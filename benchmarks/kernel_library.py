@@ -77,7 +77,7 @@ class KernelLibrary:
         present = [value for value in values if value is not None]
         for value in present:
             if not value.is_contiguous() or value.device != present[0].device:
-                raise ValueError(f"{target}: an array is not contiguous or on another device")
+                raise ValueError(f"{target}: an array is not contiguous, or is on another device")
         types_ = [None if v is None else self._schema.ArrayType.of(v) for v in values]
         known = {parameter.name for parameter in schema.parameters}
         payload = self._payload.pack(

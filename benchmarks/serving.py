@@ -140,8 +140,8 @@ def write_model(folder: Path, args: argparse.Namespace) -> None:
 
 def make_weights(model: torch.nn.Module, *_: object) -> None:
     """Fill the weights with random numbers; vLLM's own function would draw them on the host."""
-    # Not those of state_dict: writing to a view there would give the view new memory.
-    # Nor are those kept, whose old values would need memory beside the new ones.
+    # Do not write to state_dict's tensors: they are views, which would get new memory. Do not keep
+    # them, either: their old values would need memory beside the new ones.
     names = list(model.state_dict())
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     with torch.no_grad():
@@ -236,7 +236,7 @@ def run_load(llm: vllm.LLM, load: str, vocabulary: int) -> dict[str, Any]:
         seconds = time.perf_counter() - begin
         tokens = [list(answer.outputs[0].token_ids) for answer in answers]
         if any(len(answer) != new for answer in tokens):
-            sys.exit(f"{load}: an answer has not {new} tokens")
+            sys.exit(f"{load}: an answer does not have {new} tokens")
         return seconds, tokens
 
     run(min(new, 8), "first")

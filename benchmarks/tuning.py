@@ -3,9 +3,9 @@
     PJRT_DEVICE=CUDA python benchmarks/tuning.py
 
 Three kernels, each with its configurations, in float32: a transposition, a softmax of rows, and a
-product. The search times each configuration in XLA programs of chained calls. It then prints the
-configuration that `configs=` chooses, by its own timing, and how much slower this is in the
-programs. The last line is OK if it is at most 3% for all three.
+matmul. The search times each configuration in XLA programs of chained calls. It then prints the
+configuration that `configs=` chooses with its own timing, and how much slower it is in the programs
+than the best one. The last line is OK if it is at most 3% for all three.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Layer(nn.Module):
         self.heads, self.kv_heads, self.head_dim = args.heads, args.kv_heads, args.head_dim
         width, inner = args.width, 3 * args.width
         self.attention_norm = nn.RMSNorm(width)
-        # For each kv head the rows of its queries, its key and its value, so that a head is on one
+        # The rows of each kv head's queries, key and value are adjacent, so that a head is on one
         # device.
         self.qkv = nn.Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
         self.out = nn.Linear(self.heads * self.head_dim, width, bias=False)
@@ -118,7 +118,7 @@ class Devices:
             runtime.use_spmd()
             found = runtime.global_runtime_device_count()
             if found != count:
-                sys.exit(f"--tensor-parallel={count}: there are {found} devices")
+                sys.exit(f"--tensor-parallel={count}, but there are {found} devices")
             self.mesh = spmd.Mesh(np.arange(count), (count,), ("model",))
         self.device = torch_xla.device()
         self.placed: list[torch.Tensor] = []
@@ -434,7 +434,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=5, help="seed of weights and prompts")
     args = parser.parse_args()
-    # Tolerances for logits of the size of 1: the cache and the operators' arguments and results are
+    # Tolerances for logits of about 1: the cache and the operators' arguments and results are
     # rounded.
     args.tolerance = {"float16": 0.01, "bfloat16": 0.08}[args.dtype]
     return args

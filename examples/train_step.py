@@ -70,9 +70,8 @@ class Training:
 
     def synced_step(self) -> torch.Tensor:
         loss = self.traced_step()
-        # Until here the step was only traced. This runs it as one program: forward, backward and
-        # optimizer. Without it, the trace would grow from step to step, and be compiled again each
-        # time.
+        # So far, the step was only traced. This call runs it as one program: forward, backward and
+        # optimizer. Without the call, the trace would grow, and be compiled again, in each step.
         torch_xla.sync()
         return loss
 

@@ -45,7 +45,8 @@ def apply(tree: Path, patches: Path = PATCHES) -> list[Path]:
     if head not in all_series:
         known = " and ".join(tag for tag, _ in all_series.values())
         raise ApplyError(
-            f"{tree} stands on {head[:10]}, but there are series for {known}; check one of them "
+            f"{tree} is at commit {head[:10]}, but there are patches only for {known}; check one "
+            "of them "
             "out, without other commits"
         )
     if changed := _git(tree, "status", "--porcelain"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SUITE = "forky-r1"
-# The machine's programs that bazelw needs. Its PATH has nothing else, and so no installed Bazel.
+# The machine's programs that bazelw needs. The PATH has no others, and so no installed Bazel.
 TOOLS = ("bash", "cat", "dirname", "env", "g++", "python3", "sh", "timeout")
 
 
@@ -96,7 +96,7 @@ def test_the_version_is_bazelversions(workspace: Path) -> None:
     assert os.access("bazelw", os.X_OK)
 
 
-# Knows its mirror once it has fetched lists, as apt does, and cannot download packages.
+# Like apt, it knows its mirror once it has fetched lists. It cannot download packages.
 APT_GET = """#!/bin/sh
 for argument; do
   case $argument in
@@ -198,7 +198,7 @@ def test_no_room(workspace: Path) -> None:
     assert "test needs 20 GB" in failure(workspace, "test", "//...")
     (workspace / "large").mkdir()
     assert run(workspace, XDG_CACHE_HOME=str(workspace / "large")) == "bazel build //:wheel"
-    # Another build has been made: most of what this one needs is there, but not what tests need.
+    # After another build, most repositories that this build needs are there, but none for tests.
     (cache / "_bazel_me/0f3/external/torch").mkdir(parents=True)
     assert run(workspace) == "bazel build //:wheel"
     assert "test needs 20 GB" in failure(workspace, "test", "//...")

@@ -1,4 +1,4 @@
-"""Reads who uses whom: imports of Python, includes of C++. layers.toml says who may.
+"""Finds imports in Python and includes in C++, for comparison with layers.toml.
 
 python tests/layers.py    writes the tables of docs/architecture.md, and prints the uses
 """
@@ -65,7 +65,7 @@ def public_modules() -> list[str]:
 
 @functools.cache
 def _integrations() -> dict[str, str]:
-    """The folder of integrations/ that has each package."""
+    """Maps each package of integrations/ to its folder there."""
     files = ROOT.glob("integrations/*/*/__init__.py")
     return {file.parts[-2]: file.parts[-3] for file in files}
 
@@ -76,7 +76,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _modules() -> dict[str, Path]:
-    """All modules of the wheel's packages, those of the kernels' folders among them."""
+    """All modules of the wheel's packages, including those in the kernels' folders."""
     modules = {}
     for file in PACKAGES.rglob("*.py"):
         parts = file.relative_to(PACKAGES).with_suffix("").parts
@@ -113,7 +113,7 @@ def _room_of_python_file(file: Path) -> str:
 def imports(file: Path, modules: Iterable[str]) -> Iterator[tuple[int, str, str]]:
     """The line, the module and the imported name ("" for the module itself) of each import.
 
-    Those inside of functions and below `if TYPE_CHECKING` count, too, and so does
+    Includes imports inside of functions, below `if TYPE_CHECKING`, and by
     importlib.import_module("…").
     """
     for node in ast.walk(_parsed(file)):
@@ -176,7 +176,7 @@ def attribute_uses() -> list[Use]:
 
 @functools.cache
 def public_names() -> set[str]:
-    """The names in __all__ of torch_xla_ext, and those of xla_kernels, which a table has."""
+    """The names in torch_xla_ext's __all__, and xla_kernels' public names, which are in a table."""
     names = set()
     for package, variable in [("torch_xla_ext", "__all__"), ("xla_kernels", "_MODULES")]:
         for node in _parsed(PACKAGES / package / "__init__.py").body:
@@ -186,7 +186,7 @@ def public_names() -> set[str]:
 
 
 def is_public(name: str) -> bool:
-    """Whether it is a public name, or one of a public module's without an underscore."""
+    """Whether a name is public, or a public module's name without an underscore."""
     parent, _, last = name.rpartition(".")
     modules = public_modules()
     if name in modules or name in public_names():
@@ -198,7 +198,7 @@ def is_public(name: str) -> bool:
 
 
 def room_of_include(path: str) -> str | None:
-    """The room of a file by its path in the repository; None for what every room may include."""
+    """The room of a file, by its path in the repository; None: all rooms may include it."""
     parts = path.split("/")
     if path.startswith("torch_xla_ext/csrc/"):
         return parts[2] if len(parts) > 3 else None  # upstream.h and native_functions.h
@@ -250,7 +250,7 @@ def table(language: str) -> str:
 
 
 def with_tables(page: str) -> str:
-    """The page with today's tables between its marks."""
+    """Returns the page with current tables between its marks."""
     for language in LANGUAGES:
         begin, end = f"<!-- layers.toml: {language} -->\n", "<!-- end -->"
         head, _, rest = page.partition(begin)

@@ -1,4 +1,4 @@
-"""The code keeps to torch_xla_ext/layers.toml, and docs/architecture.md has its tables."""
+"""The code follows torch_xla_ext/layers.toml, and docs/architecture.md has its tables."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_each_allowed_use_is_made(language: str) -> None:
         for used in (*room.uses, *room.exceptions)
         if (name, used) not in made
     ]
-    assert not idle, f"take out of {layers.FILE.name} what nobody uses: {idle}"
+    assert not idle, f"remove these unused entries from {layers.FILE.name}: {idle}"
 
 
 def test_kernels_and_integrations_use_public_names() -> None:

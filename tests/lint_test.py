@@ -1,6 +1,6 @@
-"""The repository's own files keep to the formatters and linters, and to the layout's rules.
+"""The repository's own files follow the formatters, the linters, and the layout's rules.
 
-Reads the work tree, not runfiles: a file that no target names is looked at as well.
+Reads the work tree, not runfiles, so that files without a target are checked, too.
 """
 
 import ast
@@ -14,7 +14,7 @@ import pytest
 TOOLS = Path(sys.executable).parent
 ROOT = Path("pyproject.toml").resolve().parent
 CPP = (".cc", ".h", ".cu", ".cuh")
-# The rules for commits hold for those after this one.
+# The rules for commits apply after this commit.
 FIRST_COMMIT = "0a0c013a"
 
 
@@ -123,7 +123,7 @@ def test_starlark_is_only_in_bazel() -> None:
 
 
 def test_no_header_depends_on_the_architectures_of_a_source_file() -> None:
-    """The linker keeps one definition of an inline function, of any of the files."""
+    """The linker keeps one definition of an inline function, from an arbitrary file."""
     headers = [name for name in FILES if name.endswith((".h", ".cuh"))]
     assert [n for n in headers if "__CUDA_ARCH_LIST__" in Path(ROOT, n).read_text()] == []
 
@@ -138,7 +138,7 @@ def test_text_files_end_with_one_newline_and_no_blanks() -> None:
 
 
 def test_xla_kernels_needs_pytorch_alone() -> None:
-    """Other libraries are imported where a function has one of their objects, front ends never."""
+    """Other libraries are imported where a function receives their objects; front ends never."""
     for name in PYTHON:
         if not name.startswith("torch_xla_ext/python/xla_kernels/"):
             continue

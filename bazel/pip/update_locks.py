@@ -22,8 +22,8 @@ LOCKS = Path(__file__).parent / "locks"
 PYTHONS = ("3.11", "3.12", "3.13")
 # `.in` files whose packages are installed without their requirements.
 WITHOUT_DEPENDENCIES = {*("torch", "torch_xla", "xla_headers", "cuda", "smollm2", "vllm_cuda")}
-# Locks whose packages are installed beside those of another lock. They use its versions, and leave
-# out its packages unless the `.in` file names them.
+# Locks whose packages are installed beside those of another lock. They use the other lock's
+# versions, and leave out its packages unless the `.in` file names them.
 BESIDE = dict.fromkeys(("huggingface", "huggingface5", "jax", "vllm"), "test_env")
 # Locks for fewer Pythons. torch-tpu 0.2.0 has one wheel for each, and is tested with 3.12.
 FEWER_PYTHONS = {"torch_tpu": ("3.12",), **dict.fromkeys(("vllm", "vllm_cuda"), ("3.11", "3.12"))}

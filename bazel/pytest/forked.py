@@ -4,8 +4,8 @@ forked.py [--preload=MODULE ...] -- [PYTEST OPTION ...] FILE.py...
 
 1. Importing torch and torch_xla takes longer than most test files. This process imports them once,
    and uses no device: a fork of a process with a device would not work.
-2. For each file it forks, and the fork runs `pytest.main` on that file alone. Files share no
-   device, registration, metric or compiled program.
+2. For each file it forks, and the fork runs `pytest.main` on that file only. Files share no device,
+   registration, metric or compiled program.
 3. Variables that are read when the first device is made, such as CPU_NUM_DEVICES, may still be set
    by the file itself.
 4. A file may start further processes in this way: the variable SCRIPT_SERVER has the number of a

@@ -11,12 +11,12 @@ import os
 import sys
 from pathlib import Path
 
-# Variables of every test, where the target or the user sets no others.
+# Variables of every test, unless the target or the user sets them.
 DEFAULTS = {
     "PJRT_DEVICE": "CPU",
-    # Tests compile many programs and run each of them once or twice, with small tensors. XLA's own
-    # passes are unchanged; LLVM does not optimize, and gets each program in one module instead of
-    # 32.
+    # Tests compile many programs and run each of them once or twice, with small tensors. So LLVM
+    # does not optimize, and receives each program in one module instead of 32. XLA's own passes are
+    # unchanged.
     "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1",
     # Otherwise tvm_ffi compiles its own functions for torch's tensors, with all of torch's headers,
     # when it is first imported. No test passes it a tensor of torch.
@@ -43,8 +43,9 @@ def environment(paths: list[str], tmp: Path) -> dict[str, str]:
         # No test needs inductor's vector code, either. To find out which instructions are
         # available, inductor would compile a program with all of torch's headers: seven seconds.
         "TORCHINDUCTOR_VEC_ISA_OK": "0",
-        # Bazel runs as many tests as there are cores. OpenMP's threads of several tests would spin
-        # while they wait: two to three times the processor time of PyTorch's sums.
+        # Bazel runs as many tests as there are cores. With more threads, OpenMP's threads of
+        # several tests would spin while they wait, and PyTorch's sums would take two to three times
+        # the processor time.
         "OMP_NUM_THREADS": "1",
     }
 
@@ -79,8 +80,8 @@ def main() -> None:
     if args.preload:
         forked = str(Path(__file__).with_name("forked.py"))
         program = [forked, *[f"--preload={module}" for module in args.preload], "--"]
-    # A new process, so that PYTHONPATH and HOME apply to Python itself, too. -P: the working folder
-    # has our sources, which must not hide the installed packages.
+    # A new process, so that PYTHONPATH and HOME apply to Python itself, too. With -P, our sources
+    # in the working folder do not hide the installed packages.
     command = [sys.executable, "-P", *program, *plugins(args.arguments)]
     command += [*pytest_options(os.environ, tmp), *args.arguments]
     os.execve(sys.executable, command, {**DEFAULTS, **os.environ, **environment(args.path, tmp)})

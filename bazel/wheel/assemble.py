@@ -103,8 +103,8 @@ class WheelWriter:
 def _content_version(upstream: UpstreamWheel, spec: Spec) -> str:
     """Return the local version: `local_version`, architectures, eight digits of a hash.
 
-    By the digits, pip recognizes a changed wheel. The first is a letter, because a numeric part of
-    a version loses its leading zeros.
+    The digits let pip recognize a changed wheel. The first one is a letter, because a numeric part
+    of a version loses its leading zeros.
     """
     content = hashlib.sha256()
     files = {**spec.files, **spec.binaries, **spec.licenses, "METADATA": spec.description}
@@ -177,7 +177,7 @@ def assemble(spec: Spec) -> Path:
         )
     clashes = sorted({*copied, *generated} & set(added))
     if clashes:
-        raise ValueError(f"the upstream wheel has {', '.join(clashes)} already")
+        raise ValueError(f"the upstream wheel already contains {', '.join(clashes)}")
 
     path = Path(spec.out_dir, f"{upstream.name}-{version}-{tag}.whl")
     with RawZipWriter(path) as out:

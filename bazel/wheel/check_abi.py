@@ -10,11 +10,11 @@ binary.
 - Every function of torch_xla or XLA that FRONT looks up by its name exists.
 - The virtual functions of XlaNode have the order that FRONT was compiled for.
 - MACHINE_CODE has lines for the other declarations of abi/; a name in them is a symbol of UPSTREAM.
-  `NAME 48 8b kConstant:8`: the function has these bytes in its code, a constant of LAYOUT
-  (layout.h) standing for its four bytes, or with `:8` for its one. `NAME base OTHER`: the class
-  with the typeinfo NAME begins with its one base, of typeinfo OTHER. `NAME slot kConstant METHOD`:
-  the vtable NAME has a method of this name, or symbol, at this place. `NAME size 4`: the variable
-  has this size.
+  `NAME 48 8b kConstant:8`: the function has these bytes in its code. A constant of LAYOUT
+  (layout.h) stands for its four bytes, or with `:8` for its one byte. `NAME base OTHER`: the class
+  with the typeinfo NAME begins with its only base class, whose typeinfo is OTHER. `NAME slot
+  kConstant METHOD`: the vtable NAME has a method of this name, or symbol, at this place. `NAME size
+  4`: the variable has this size.
 """
 
 import functools
@@ -62,7 +62,7 @@ class Library:
         with open(path, "rb") as file:
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if self._data[:6] != b"\x7fELF\x02\x01":
-            raise ValueError(f"{path} is no 64-bit ELF file")
+            raise ValueError(f"{path} is not a 64-bit ELF file")
         (offset,) = struct.unpack_from("<Q", self._data, 0x28)
         entry_size, count = struct.unpack_from("<HH", self._data, 0x3A)
         self._sections = [
@@ -208,7 +208,7 @@ def check(front: Library, upstream: Library, layout: str, machine_code: str) -> 
         for s in front.dynamic_symbols
         if s.exported and s.name not in called | OWN
     ]
-    # Functions that the upstream binary calls are in it, or in torch.
+    # Functions that the upstream binary calls are defined in it or in torch.
     known = called | {s.name for s in symbols if s.defined}
     problems += [
         f"the front library looks {name} up, which the upstream binary does not have"

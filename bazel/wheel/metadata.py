@@ -22,7 +22,7 @@ class Metadata:
         for line in head.splitlines():
             name, colon, value = line.partition(": ")
             if not colon:
-                raise ValueError(f"METADATA has a line that is no header: {line!r}")
+                raise ValueError(f"METADATA has a line that is not a header: {line!r}")
             headers.append((name, value))
         return cls(headers, description)
 
@@ -70,7 +70,7 @@ def edit_metadata(upstream: str, edits: Edits) -> str:
     for extra, requirements in sorted(edits.extras.items()):
         if ("Provides-Extra", extra) in headers:
             raise ValueError(
-                f"the upstream wheel has an extra `{extra}` already: choose another name"
+                f"the upstream wheel already has an extra `{extra}`: choose another name"
             )
         headers.append(("Provides-Extra", extra))
         headers += [("Requires-Dist", f'{r}; extra == "{extra}"') for r in requirements]

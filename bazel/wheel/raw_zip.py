@@ -87,7 +87,7 @@ class RawZipWriter:
             while left:
                 block = file.read(min(left, 1 << 20))
                 if not block:
-                    raise ValueError(f"{source.filename} is truncated inside of {info.filename}")
+                    raise ValueError(f"{source.filename} is truncated within {info.filename}")
                 self._file.write(block)
                 left -= len(block)
 

@@ -32,7 +32,7 @@ Batch = dict[str, torch.Tensor]
 
 
 def with_adapters(model: PreTrainedModel) -> peft.PeftModel:
-    """Return the model with LoRA adapters, which alone are trained."""
+    """Return the model with LoRA adapters; only these are trained."""
     torch.manual_seed(0)
     projections = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     config = peft.LoraConfig(r=16, lora_alpha=32, target_modules=projections, task_type="CAUSAL_LM")
@@ -86,7 +86,7 @@ def check(losses: list[float], expected: list[float]) -> None:
     differences = [abs(one - other) for one, other in zip(losses, expected, strict=True)]
     print(f"losses differ from PyTorch's by at most {max(differences):.1e}", flush=True)
     if max(differences) > 0.01:
-        sys.exit(f"not the losses of PyTorch, which are {expected}")
+        sys.exit(f"the losses differ from PyTorch's, which are {expected}")
 
 
 def main() -> None:

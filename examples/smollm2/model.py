@@ -131,4 +131,4 @@ def compare(name: str, got: torch.Tensor, want: torch.Tensor) -> None:
     equal = int((got == want).sum())
     print(f"{name}: {equal} of {want.numel()} tokens are PyTorch's", flush=True)
     if equal < want.numel():
-        sys.exit(f"{name}: not the tokens of PyTorch")
+        sys.exit(f"{name}: the tokens differ from PyTorch's")

@@ -74,7 +74,7 @@ async def _ask_all(
                 break
             except openai.APIConnectionError:
                 if server.poll() is not None:
-                    sys.exit("the server has ended: start it by hand to see why")
+                    sys.exit("the server has exited: start it by hand to see why")
                 await asyncio.sleep(0.5)
         return await asyncio.gather(
             *(_ask(client, model, question, count) for question in questions)

@@ -28,12 +28,12 @@ def main() -> None:
     parser.add_argument("--compare", action="store_true", help="float32 with PyTorch on the CPU")
     options = parser.parse_args()
     if options.compare and options.dtype != "float32":
-        parser.error("--compare needs float32: in bfloat16, roundings decide between two words")
+        parser.error("--compare needs float32: in bfloat16, rounding errors can change a token")
     answers = [f"--questions={options.questions}", f"--tokens={options.tokens}"]
     dtype = f"--dtype={options.dtype}"
     compare = ["--compare"] if options.compare else []
     with tempfile.TemporaryDirectory() as folder:
-        # In separate processes: on a GPU, each can use all of the memory.
+        # Run the parts in separate processes, because on a GPU each can then use all of the memory.
         for program, arguments in {
             "speak.py": [*answers, dtype],
             "fine_tune.py": [folder, f"--steps={options.steps}", dtype],

@@ -31,7 +31,7 @@ async def until_ready(client: AsyncOpenAI, server: subprocess.Popen) -> None:
             await asyncio.sleep(0.5)
         else:
             return
-    sys.exit("the server has ended: start it by hand to see why")
+    sys.exit("the server has exited: start it by hand to see why")
 
 
 async def ask(client: AsyncOpenAI, model: str, prompt: str) -> tuple[str, float]:

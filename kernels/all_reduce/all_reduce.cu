@@ -12,7 +12,7 @@ namespace torch_xla_ext::all_reduce {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRowThreads = 512;  // of a row that is normalized
+constexpr int kRowThreads = 512;  // per normalized row
 
 template <typename T>
 using Chunk = Vector<T, 16 / sizeof(T)>;
@@ -32,7 +32,7 @@ __device__ __nv_bfloat16 FromFloat(float x) {
   return __float2bfloat16_rn(x);
 }
 
-// The device's earlier writes become visible to a device that reads the flag.
+// Sets a flag. A device that reads it also sees this device's earlier writes.
 __device__ void Signal(uint32_t* flag, uint32_t round) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(round)
                : "memory");
@@ -63,7 +63,8 @@ __device__ Chunk<T> LoadReceived(const Chunk<T>* from) {
   return loaded.chunk;
 }
 
-// A block's exchanges with the blocks of the same number on the other devices.
+// Exchanges chunks between a block and the blocks with the same index on the
+// other devices.
 template <typename T>
 class Exchange {
  public:
@@ -80,7 +81,8 @@ class Exchange {
     ++round_;
     for (int i = threadIdx.x; i < length; i += blockDim.x) {
       const Chunk<T> chunk = x[i];
-      for (int step = 0; step < count_; ++step) {  // each starts at another
+      // Each device starts with another peer.
+      for (int step = 0; step < count_; ++step) {
         const int to = (rank_ + step) % count_;
         Data(WorkspaceOf(to), rank_)[i] = chunk;
       }
@@ -129,7 +131,7 @@ class Exchange {
   uint32_t round_;
 };
 
-// `size` and `block_size`, the most that a block adds, are numbers of chunks.
+// `size` and `block_size` count chunks; a block adds at most block_size.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     AllReduceKernel(const Chunk<T>* x, const int64_t* peers, Chunk<T>* out,
@@ -158,7 +160,7 @@ __device__ float SumOfBlock(float value) {
   float sum = 0;
 #pragma unroll
   for (float of_warp : of_warps) sum += of_warp;
-  __syncthreads();  // before the next row's
+  __syncthreads();  // before the next row's writes
   return sum;
 }
 
@@ -170,7 +172,7 @@ __global__ void __launch_bounds__(kRowThreads)
                            Chunk<T>* normed, Chunk<T>* sum, int count,
                            int64_t num_rows, int length, float epsilon) {
   constexpr int kElements = 16 / sizeof(T);
-  constexpr int kMaxChunks = kBlockBytes / 16 / kRowThreads;  // of a thread
+  constexpr int kMaxChunks = kBlockBytes / 16 / kRowThreads;  // per thread
   Exchange<T> exchange(peers, count);
   for (int64_t row = blockIdx.x; row < num_rows; row += gridDim.x) {
     const int64_t begin = row * length;

@@ -13,9 +13,10 @@
 //   normed = round(sum / sqrt(mean of a row of sum^2 + epsilon)) * weight
 // with sum in float32 until it is stored, as in vLLM's RMSNorm.
 //
-// A workspace is memory that all devices of the process can write to. It lives
-// as long as programs run, begins as zeros, and belongs to calls of this kernel
-// alone, which run one after another, in the same order on all devices.
+// A workspace is memory that all devices of the process can write to. It is
+// zero at first, must outlive all programs that use it, and serves only calls
+// of these two kernels. These must run one after another, in the same order on
+// all devices.
 #ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_H_
 #define KERNELS_ALL_REDUCE_ALL_REDUCE_H_
 
@@ -23,7 +24,7 @@
 
 namespace torch_xla_ext::all_reduce {
 
-// `peers` is the device's rank and the addresses of the workspaces by rank.
+// `peers` contains the device's rank, then the workspaces' addresses by rank.
 inline constexpr Signature kAllReduce = ParseSignature(
     "XlaGpuAllReduce(x: T[num_rows, num_columns], peers: S64[one, slots]) -> "
     "(out: T[num_rows, num_columns]) where T: F16 | BF16 | F32");
@@ -46,18 +47,19 @@ inline constexpr int kMaxRanks = 8;
 
 // Blocks of threads work independently: block i of a device exchanges its part
 // of the matrix with the blocks i of the other devices, in rounds of at most
-// kBlockBytes. Rounds are numbered, and use two buffers in turn. A device that
-// writes round n + 2 has seen the flags of round n + 1, which its peers set
-// after they had read round n.
+// kBlockBytes. Rounds alternate between two buffers. That is safe: a device
+// that writes round n + 2 has seen the flags of round n + 1, which its peers
+// set after they had read round n.
 inline constexpr int kMaxBlocks = 64;
 inline constexpr int kBlockBytes = 16384;
 
 struct Workspace {
-  uint32_t rounds[kMaxBlocks];              // finished by this device
-  uint32_t arrived[kMaxBlocks][kMaxRanks];  // the round that a rank has sent
+  uint32_t rounds[kMaxBlocks];  // rounds that this device has finished
+  // The last round that each rank has sent.
+  uint32_t arrived[kMaxBlocks][kMaxRanks];
   alignas(128) char data[kMaxBlocks][2][kMaxRanks][kBlockBytes];
 };
-// op.py allocates it.
+// op.py allocates this many bytes.
 static_assert(sizeof(Workspace) == 16'779'520);
 
 struct Ranks {

@@ -20,7 +20,7 @@ SPEC = ("x", None)
 
 
 class Group:
-    """The devices, and the sum over them of a matrix's blocks of rows."""
+    """The devices, and a function that adds up their blocks of a matrix's rows."""
 
     def __init__(self) -> None:
         xr.use_spmd()
@@ -62,7 +62,7 @@ def group() -> Group:
 
 
 def expected(x: torch.Tensor, count: int) -> torch.Tensor:
-    """Rounded once, in the order of ranks."""
+    """The sum in the order of ranks, rounded once."""
     total = torch.zeros(len(x) // count, x.shape[1])
     for part in x.float().chunk(count):
         total += part
@@ -72,7 +72,7 @@ def expected(x: torch.Tensor, count: int) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("shape", [(1, 8), (3, 8), (16, 4096), (64, 4096), (5, 136), (257, 4096)])
 def test_each_device_gets_the_sum(group: Group, dtype: torch.dtype, shape: tuple[int, int]) -> None:
-    """Up to several rounds of each block."""
+    """The shapes take from one to several rounds of each block."""
     x = torch.randn(group.count * shape[0], shape[1]).to(dtype)
     assert torch.equal(group.sum(group.put(x)).cpu(), expected(x, group.count))
 
@@ -82,7 +82,8 @@ def test_each_device_gets_the_sum(group: Group, dtype: torch.dtype, shape: tuple
 def test_norm_of_the_sum_plus_a_residual(
     group: Group, dtype: torch.dtype, shape: tuple[int, int]
 ) -> None:
-    """Up to several rows of each block; results are those of the formula, rounded where it is."""
+    """Each block has up to several rows; the results equal the formula's, rounded at the same
+    places."""
     x = torch.randn(group.count * shape[0], shape[1]).to(dtype)
     residual, weight = torch.randn(shape).to(dtype), torch.randn(shape[1]).to(dtype)
     normed, total = group.norm(
@@ -96,7 +97,7 @@ def test_norm_of_the_sum_plus_a_residual(
 
 
 def test_norms_and_sums_in_a_row(group: Group) -> None:
-    """Both exchange by the same memory, with other numbers of blocks."""
+    """Both kernels exchange data in the same memory, with different numbers of blocks."""
     rows, columns = 24, 512
     weight = group.put(torch.ones(columns), (None,))
     for _ in range(10):
@@ -114,7 +115,7 @@ def test_norms_and_sums_in_a_row(group: Group) -> None:
 
 
 def test_many_sums_in_a_row(group: Group) -> None:
-    """Sizes change from call to call, so blocks have finished different numbers of rounds."""
+    """Sizes differ from call to call, so blocks have finished different numbers of rounds."""
     sizes = [(rows, 8 * columns) for rows in (1, 7, 64) for columns in (1, 100, 1000)]
     for turn in range(20):
         inputs = [torch.randn(group.count * rows, columns) for rows, columns in sizes]
@@ -125,7 +126,7 @@ def test_many_sums_in_a_row(group: Group) -> None:
 
 
 def test_independent_sums(group: Group) -> None:
-    """Sums of one size, which devices could run in different orders without an error."""
+    """Devices could run these sums of one size in different orders, without an error."""
     for _ in range(20):
         inputs = [torch.randn(group.count * 64, 64) for _ in range(12)]
         results = [group.sum(group.put(x).sin()) for x in inputs]
@@ -135,7 +136,7 @@ def test_independent_sums(group: Group) -> None:
 
 
 def test_captured_chain(group: Group) -> None:
-    """A sum depends on the one before, as in the layers of a model."""
+    """Each sum depends on the sum before it, as in the layers of a model."""
     weight = torch.randn(32, 64 * group.count) / 16
 
     @torch_xla_ext.capture

@@ -11,7 +11,7 @@
 namespace torch_xla_ext::choose_experts {
 namespace {
 
-constexpr int kWarps = 4;  // of a block
+constexpr int kWarps = 4;  // per block
 
 struct Arguments {
   const void* logits;  // [tokens, experts]
@@ -38,8 +38,8 @@ __device__ float WarpSum(float value) {
   return value;
 }
 
-// The largest value of the lanes and its index, the smallest index of equal
-// values.
+// The largest of the lanes' values and its index; of equal values, the smallest
+// index.
 struct Best {
   float value;
   int number;
@@ -61,7 +61,7 @@ __device__ Best WarpBest(Best best) {
   return best;
 }
 
-// Makes the ranks of groups that are not chosen -inf.
+// Sets the ranks of groups that are not chosen to -inf.
 __device__ void KeepGroups(const Arguments& arguments, float* ranks) {
   const int lane = threadIdx.x % 32;
   const int size = arguments.experts / arguments.num_groups;
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kWarps * 32)
       chosen_number[j / 32] = number;
     }
     __syncwarp();
-    if (lane == number % 32) ranks[number] = NAN;  // it is not taken again
+    if (lane == number % 32) ranks[number] = NAN;  // not to choose it again
     __syncwarp();
   }
 #pragma unroll

@@ -1,12 +1,13 @@
 // XlaGpuChooseExperts: the router of an MoE layer, in float.
 //
-// The scores of a token are the softmax or the sigmoids of its logits. Ranks
-// are scores plus bias. Of num_groups groups of neighboring experts, the
-// top_groups are candidates whose largest rank is largest, or with a bias,
-// whose two largest ranks have the largest sum. The top_k candidates with the
-// largest ranks are chosen, of equal ones the first. Their weights are their
-// scores, or if `renormalize` is set those divided by their sum, times
-// `scaling`. A token whose mask is false has the expert `experts`, that is
+// The scores of a token are the softmax or the sigmoids of its logits. An
+// expert's rank is its score plus its bias. Experts are divided into num_groups
+// groups of neighbors. The candidates are the experts of the top_groups groups
+// whose largest rank is largest or, with a bias, the sum of whose two largest
+// ranks is largest. The top_k candidates with the largest ranks are chosen; of
+// equal ranks, the first. An expert's weight is its score times `scaling`; with
+// `renormalize`, scores are first divided by the sum of the chosen ones. A
+// token whose mask is false gets the expert number `experts`, which stands for
 // none, and the weight 0.
 #ifndef KERNELS_CHOOSE_EXPERTS_CHOOSE_EXPERTS_H_
 #define KERNELS_CHOOSE_EXPERTS_CHOOSE_EXPERTS_H_
@@ -39,7 +40,7 @@ struct ChooseExpertsParams {
   }
 };
 
-// top_groups groups must have top_k experts.
+// Requires that top_groups groups have at least top_k experts.
 inline Status CheckParams(int64_t experts, const ChooseExpertsParams& params) {
   if (experts % params.num_groups != 0) {
     return Status::Error("expected num_groups to divide ", experts,

@@ -25,7 +25,8 @@ void Score(bool sigmoid, std::vector<float>* values) {
   for (float& value : *values) value /= sum;
 }
 
-// The indices of the `count` largest values, the first of equal ones first.
+// The indices of the `count` largest values; of equal values, the first comes
+// first.
 std::vector<int64_t> Largest(const std::vector<float>& values, int64_t count) {
   std::vector<int64_t> numbers(values.size());
   std::iota(numbers.begin(), numbers.end(), 0);
@@ -35,7 +36,7 @@ std::vector<int64_t> Largest(const std::vector<float>& values, int64_t count) {
   return numbers;
 }
 
-// Makes the ranks of groups that are not chosen -inf.
+// Sets the ranks of groups that are not chosen to -inf.
 void KeepGroups(bool has_bias, const ChooseExpertsParams& params,
                 std::vector<float>* ranks) {
   const int64_t size = ranks->size() / params.num_groups;

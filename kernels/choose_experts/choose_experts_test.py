@@ -13,7 +13,7 @@ def chosen(
     bias: torch.Tensor | None,
     groups: tuple[int, int],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """DeepSeek's choice for one token, step by step."""
+    """DeepSeek's choice of experts for one token, step by step."""
     scores = logits.softmax(0) if scoring == "softmax" else logits.sigmoid()
     ranked = scores if bias is None else scores + bias
     num_groups, top_groups = groups
@@ -72,7 +72,7 @@ def test_dtypes(device: torch.device, dtype: torch.dtype) -> None:
 
 
 def test_equal_logits(device: torch.device) -> None:
-    """The first experts and groups are chosen."""
+    """Of equal logits, the first experts and groups are chosen."""
     _, numbers = choose_experts(torch.zeros(2, 64, device=device), 5)
     assert numbers.tolist() == [list(range(5))] * 2
     _, numbers = choose_experts(torch.zeros(2, 64, device=device), 5, num_groups=16, top_groups=2)

@@ -1,4 +1,4 @@
-// The GPU that a launch function runs a kernel on.
+// The GPU on which a launch function runs a kernel.
 #ifndef KERNELS_COMMON_DEVICE_H_
 #define KERNELS_COMMON_DEVICE_H_
 
@@ -10,7 +10,7 @@ namespace torch_xla_ext {
 
 struct Device {
   int multiprocessors;
-  int shared_memory;  // of a block, at most
+  int shared_memory;  // the maximum per block
   // The compute capability.
   int major;
   int minor;

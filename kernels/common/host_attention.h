@@ -29,7 +29,7 @@ struct HostPages {
 struct PageTable {
   const int32_t* pages;
   int64_t page_size;
-  int64_t num_pages;  // of the cache
+  int64_t num_pages;  // in the cache
 
   bool Has(int64_t token) const {
     const int64_t page = pages[token / page_size];
@@ -89,7 +89,7 @@ std::vector<float> GatherRows(const HostPages<C>& pages, const PageTable& table,
 }
 
 struct LogitOptions {
-  float scale;     // of the query and of the keys
+  float scale;     // of query and keys
   float soft_cap;  // 0: none
   float alibi_slope = 0;
 };
@@ -108,10 +108,10 @@ inline float Dot(const float* a, const float* b, int64_t count) {
   return total;
 }
 
-// Attention of one query, at `position` of its sequence, to those of
-// tokens[first] … tokens[last - 1] for which is_seen(token) holds. `keys` and
+// Attention of one query, at `position` in its sequence, to those tokens among
+// tokens[first] … tokens[last - 1] for which is_seen(token) is true. `keys` and
 // `values` have the rows of all tokens. Returns the logarithm of the softmax's
-// denominator. That includes the sink, a logit without a value vector
+// denominator, which includes the sink: a logit without a value vector
 // (-INFINITY if there is no sink). Without tokens, the result is zeros.
 template <typename IsSeen>
 float Attend(const float* query, int64_t position,

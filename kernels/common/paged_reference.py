@@ -47,7 +47,7 @@ def _attend(
     visible = present & (distance <= 0)
     if attributes["sliding_window"] > 0:
         visible = visible & (distance > -attributes["sliding_window"])
-    # Unused rows of a cache may have any value, also NaN.
+    # Unused rows of a cache may have any value, including NaN.
     used = visible.any(dim=0)[None, :, None]
     keys, values = torch.where(used, keys, 0), torch.where(used, values, 0)
     logits = torch.einsum("qhd,hkd->hqk", query.float(), keys) * scale

@@ -84,9 +84,9 @@ __device__ inline uint32_t Transpose(uint32_t matrix) {
 }
 
 // Stands for BF16 or F16 in a kernel that is compiled once for both: an
-// argument of MultiplyAdd and Pack selects one. The other type's product is
-// issued without effect, which costs almost nothing in a memory-bound kernel,
-// and halves the number of kernels to compile.
+// argument of MultiplyAdd and Pack selects the type. The other type's product
+// is issued, too, but has no effect. That costs almost nothing in a
+// memory-bound kernel, and halves the number of kernels to compile.
 struct Bf16OrF16 {
   uint16_t bits;
 };
@@ -166,8 +166,8 @@ __device__ inline uint32_t WidenF8Pair(uint32_t pair) {
   return static_cast<uint32_t>(wide.x) | static_cast<uint32_t>(wide.y) << 16;
 #else
   // Older GPUs have no instruction for this. Shifted to F16's position,
-  // exponent and mantissa represent a value that is 2^8 times too small; above
-  // 448 there is only NaN.
+  // exponent and mantissa represent a value that is 2^8 times too small. The
+  // only encoding above 448 is NaN.
   const uint32_t bytes = __byte_perm(pair, 0, 0x1404);
   const uint32_t bits = (bytes & 0x80008000) | (bytes & 0x7f007f00) >> 1;
   const __half2 wide =
@@ -184,7 +184,8 @@ __device__ inline float Exp2(float x) {
 }
 
 // Programmatic dependent launch: the next kernel on the stream may start when
-// every block has called this; it waits for the end of this kernel itself.
+// every block has called this. That kernel must itself wait for the end of this
+// one.
 __device__ inline void AllowNextKernelToStart() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -197,8 +198,8 @@ __device__ inline void WaitForPreviousKernel() {
 #endif
 }
 
-// Thread block clusters (compute capability 9.0). No thread passes its wait
-// before all threads of the cluster's blocks have arrived. Orders only
+// Thread block clusters (compute capability 9.0). WaitForCluster returns when
+// all threads of the cluster's blocks have arrived. This orders only
 // InitReceiver, no other memory accesses.
 __device__ inline void ArriveAtCluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -216,8 +217,8 @@ __device__ inline void InitReceiver(uint32_t barrier) {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Called by one thread: sets the number of bytes that `barrier` waits for; some
-// may have arrived already.
+// Called by one thread: sets the number of bytes for which `barrier` waits.
+// Some of them may have arrived already.
 __device__ inline void ExpectBytes(uint32_t barrier, int bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),

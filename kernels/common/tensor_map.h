@@ -15,8 +15,8 @@ inline CUtensorMapDataType MapType(bool is_bf16) {
                  : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 }
 
-// Encodes a map of `data` as [z, y, x], with the box's extents in elements, and
-// the swizzle of its rows of 128 bytes in shared memory.
+// Encodes a map of `data` as [z, y, x]. The box's extents are in elements; in
+// shared memory, its rows of 128 bytes are swizzled.
 inline CUresult EncodeMap(
     CUtensorMap* map, const void* data, CUtensorMapDataType type,
     const uint64_t (&sizes)[3], const uint64_t (&strides)[2],

@@ -141,9 +141,9 @@ __device__ inline void Pin(R (&registers)[n]) {
 }
 
 // Transposes 4 x 4 words in each group of four threads. The tensor cores leave
-// a row of 32 columns as columns 8 j + 2 t and 8 j + 2 t + 1 in word j of
-// thread t. Afterwards, thread t has columns 8 t to 8 t + 7, 16 bytes that it
-// can store at once.
+// columns 8 j + 2 t and 8 j + 2 t + 1 of a row of 32 in word j of thread t.
+// Afterwards, thread t has columns 8 t to 8 t + 7, 16 bytes that it can store
+// at once.
 __device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
                                       uint32_t w3) {
   const int t = threadIdx.x % 4;

@@ -1,4 +1,5 @@
-// XlaGpuCopyOutsideGraphs: a copy that XLA:GPU puts into no CUDA graph.
+// XlaGpuCopyOutsideGraphs: a copy that XLA:GPU never captures into a CUDA
+// graph.
 #ifndef KERNELS_COPY_OUTSIDE_GRAPHS_COPY_OUTSIDE_GRAPHS_H_
 #define KERNELS_COPY_OUTSIDE_GRAPHS_COPY_OUTSIDE_GRAPHS_H_
 

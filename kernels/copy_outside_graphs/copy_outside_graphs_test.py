@@ -1,4 +1,4 @@
-"""copy_outside_graphs on the CPU, or by PJRT_DEVICE=CUDA on GPUs; BUILD sets CPU_NUM_DEVICES."""
+"""copy_outside_graphs on the CPU, or on GPUs with PJRT_DEVICE=CUDA; BUILD sets CPU_NUM_DEVICES."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def test_copies_of_views() -> None:
 
 
 def test_the_program_calls_it() -> None:
-    """XLA would drop a copy of its own, and read the argument itself."""
+    """The program has the call. XLA would drop an ordinary copy, and read the argument itself."""
     result = copy_outside_graphs(torch.ones(3, device="xla")) + 1
     text = torch_xla._XLAC._get_xla_tensors_hlo([result])
     assert 'custom_call_target="XlaGpuCopyOutsideGraphs"' in text
@@ -50,7 +50,7 @@ def test_wrong_dtype() -> None:
 
 @pytest.mark.skipif(PLATFORM != "CUDA", reason="needs CUDA graphs")
 def test_no_graph_holds_it(tmp_path: Path) -> None:
-    """A dump of the program has no graph, which as many calls of another kernel would be."""
+    """No CUDA graph is in the program's dump; as many calls of another kernel would be one."""
     code = """
 import torch, torch_xla
 from torch_xla_ext import ops
@@ -68,7 +68,7 @@ assert y.tolist() == [1, 1, 1]
 
 
 def test_shards_and_copies() -> None:
-    """Last, because it makes the process one of several devices."""
+    """This test is the last one, because it gives the process several devices."""
     xr.use_spmd()
     count = xr.global_runtime_device_count()
     if count == 1:

@@ -42,7 +42,7 @@ def reference(
     gate_up_bias: torch.Tensor | None = None,
     down_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """With SiLU, in float64."""
+    """Compute the layer in float64, with SiLU."""
     rows = []
     for token, row in enumerate(x.double()):
         total = torch.zeros(x.shape[1], dtype=torch.float64)
@@ -151,7 +151,7 @@ def test_autocast(device: torch.device) -> None:
 
 
 FP8, LARGEST = torch.float8_e4m3fn, 448
-# The numbers of scales of `gate_up` and `down`.
+# How many scales `gate_up` and `down` have, by kind.
 SCALES = {
     "tensor": ((1, 1), (1, 1)),
     "channels": ((2 * WIDE, 1), (WIDE, 1)),
@@ -160,12 +160,13 @@ SCALES = {
 
 
 def in_fp8(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Return the values of the numbers times their scale."""
+    """Return x rounded to fp8 with this scale, as numbers again."""
     return (x / scale).clamp(-LARGEST, LARGEST).to(FP8).double() * scale
 
 
 def scaled_moe(kind: str) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Return arguments with weights in fp8, and the same with the weights' values."""
+    """Return arguments with weights in fp8, and the same arguments with these weights
+    dequantized."""
     tensors = moe(torch.float32)
     tensors["x"] = torch.randn(TOKENS, WIDE)
     plain = dict(tensors)
@@ -182,7 +183,7 @@ Rounding = Callable[[torch.Tensor], torch.Tensor]
 
 
 def of_blocks(count: int) -> Rounding:
-    """Return what rounds a row, whose blocks have scales of their own."""
+    """Return a function that rounds rows to fp8, with a scale for each block of a row."""
 
     def rounded(row: torch.Tensor) -> torch.Tensor:
         blocks = row.unflatten(0, (count, -1))
@@ -209,12 +210,12 @@ def rounded_reference(
 
 @pytest.mark.parametrize("kind", SCALES)
 def test_weights_in_fp8(device: torch.device, kind: str) -> None:
-    """Besides the rounding of weights and inputs, little is different."""
+    """Except for the rounding of weights and inputs, results hardly differ from the reference's."""
     tensors, plain = scaled_moe(kind)
     result = fused_experts(**to(device, tensors)).cpu().double()
     rounding = of_blocks(SCALES[kind][0][1])
     expected = rounded_reference(plain, rounding, rounding)
-    # Float32 decides a few roundings otherwise.
+    # The reference is in float64: in float32 a few numbers are rounded to the other side.
     assert (result - expected).norm() < 2e-3 * expected.norm()
     unrounded = reference(**plain)
     assert 1e-2 * expected.norm() < (result - unrounded).norm() < 5e-2 * expected.norm()
@@ -222,7 +223,7 @@ def test_weights_in_fp8(device: torch.device, kind: str) -> None:
 
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
 def test_weights_in_mxfp4(device: torch.device, bias: bool) -> None:
-    """With gate and up that alternate, as of gpt-oss."""
+    """Rows of gate and up alternate, as in gpt-oss."""
     tensors = moe(torch.float32, bias)
     tensors["x"] = torch.randn(TOKENS, 64)
     shapes = {"gate_up": (2 * 32, 64), "down": (64, 32)}
@@ -256,7 +257,7 @@ def test_scales_that_are_missing(device: torch.device) -> None:
 
 
 def test_captured(device: torch.device) -> None:
-    """One program, whatever the router chooses."""
+    """One program serves all choices of the router."""
     tensors = moe(torch.float32)
     placed = to(device, tensors)
     step = torch_xla_ext.capture(
@@ -272,7 +273,7 @@ def test_captured(device: torch.device) -> None:
 
 
 def test_calls(device: torch.device) -> None:
-    """Three: the rest are operations that XLA makes kernels of."""
+    """The program has three calls; XLA compiles the other operations itself."""
     if device.type != "xla":
         pytest.skip("a program of XLA's")
     lines = custom_call_lines(fused_experts(**to(device, moe(torch.bfloat16))))

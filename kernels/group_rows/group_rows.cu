@@ -1,7 +1,7 @@
 // XlaGpuGroupRows for CUDA: one kernel, a counting sort.
 //
-// A block sorts kThreads rows. Each block counts the groups of all rows itself,
-// which takes less time than another kernel.
+// A block sorts kThreads rows. Each block itself counts the rows of all groups,
+// which takes less time than another kernel would.
 #include <cuda_runtime.h>
 
 #include <climits>
@@ -15,7 +15,8 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 
-// Run by a warp: replaces each count by the sum of the counts before it.
+// Run by a warp: replaces each count by the sum of the preceding counts (an
+// exclusive prefix sum).
 __device__ void SumBefore(int* counts, int size) {
   const int lane = threadIdx.x % 32;
   const int part = (size + 31) / 32;
@@ -42,9 +43,9 @@ __global__ void __launch_bounds__(kThreads)
   // Counts for each group, and for rows without a group.
   extern __shared__ int shared[];
   const int size = num_groups + 1;
-  int* const first = shared;            // the rows of all groups before
-  int* const earlier = first + size;    // its rows in the blocks before
-  int* const in_warp = earlier + size;  // [kWarps, size]: in this block's warps
+  int* const first = shared;            // rows of preceding groups
+  int* const earlier = first + size;    // the group's rows in preceding blocks
+  int* const in_warp = earlier + size;  // [kWarps, size]: rows in each warp
   const auto group_of = [&](int row) {
     const int group = __ldg(&groups[row]);
     return 0 <= group && group < num_groups ? group : num_groups;

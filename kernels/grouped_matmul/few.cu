@@ -7,7 +7,7 @@
 namespace torch_xla_ext::grouped_matmul {
 namespace {
 
-// For up to 8 rows of a group, and for up to 16; and for elements of 16 bits.
+// MXFP4 for up to 8 and up to 16 rows per group, then 16-bit elements.
 using MxOf8 = few::Shape<2, 1, 1, 4, 3>;
 using MxOf16 = few::Shape<4, 2, 2, 2, 3>;
 using Wide = few::Shape<1, 1, 1, 8, 6>;
@@ -28,8 +28,8 @@ bool IsOfFewRows(const Arguments& arguments, int multiprocessors) {
   if (arguments.exponents != nullptr) {
     return arguments.m / arguments.groups < 20;
   }
-  // Otherwise tiles of 128 columns are as fast, once there are two for each
-  // multiprocessor.
+  // For 16-bit elements, the sm90 kernel is as fast once it has two tiles of
+  // 128 columns per multiprocessor.
   return int64_t{arguments.m} * CeilDiv(arguments.n, 128) < 2 * multiprocessors;
 }
 

@@ -16,8 +16,8 @@ namespace torch_xla_ext::grouped_matmul::few {
 
 template <typename W>
 inline constexpr bool kIsMx = std::is_same_v<W, Mx>;
-// In a step, a warp takes 64 bytes of each of its rows of w, of which a lane
-// has 16: a block of MXFP4, or 8 elements.
+// In each step, a warp takes 64 bytes of each of its rows of w. A lane has 16
+// of them: one block of MXFP4, or 8 elements of 16 bits.
 inline constexpr int kStepBytes = 64;
 template <typename W>
 inline constexpr int kDepth = kIsMx<W> ? 4 * kMxBlock : kStepBytes / 2;
@@ -40,7 +40,8 @@ struct Shape {
 
 template <typename W, typename S>
 struct Memory {
-  // Each lane reads its own copies: one of each 8 rows, or every eighth of x.
+  // Each lane reads only what it has copied: of w, a chunk of one of 8 rows; of
+  // x, every eighth chunk.
   uint4 w[S::kWarps][S::kStages][2 * S::kColumnParts][32];
   uint4 x[S::kDepthWarps][S::kStages][S::kRows][kDepth<W> / 8];
   // The four exponents of each row, at any offset within 8 bytes.
@@ -61,10 +62,10 @@ __device__ inline uint32_t MultiplyPair(uint32_t a, uint32_t b) {
   return reinterpret_cast<const uint32_t&>(product);
 }
 
-// Eight elements of MXFP4, the first in the lowest bits, with 2^126 times their
-// scale in `factor`: pair i has elements i and i + 4. The products with 0x1040
-// and 0x104 put the sign where bfloat16 has it, and a copy of the rest where it
-// is the value times 2^-126.
+// Decodes eight elements of MXFP4, the first in the lowest bits. `factor` is
+// 2^126 times their scale. pairs[i] receives elements i and i + 4. The products
+// with 0x1040 and 0x104 move an element's sign to bfloat16's sign bit, and a
+// copy of its other bits to where they represent the value times 2^-126.
 __device__ inline void Decode(uint32_t codes, uint32_t factor,
                               uint32_t (&pairs)[4]) {
 #pragma unroll
@@ -81,17 +82,17 @@ __device__ inline uint32_t Word(const uint4& vector, int j) {
   return j == 0 ? vector.x : j == 1 ? vector.y : j == 2 ? vector.z : vector.w;
 }
 
-// The next copy of a lane, and the remaining rows and bytes.
+// The source of a lane's next copy, and the remaining rows and bytes.
 template <typename T>
 struct Source {
   const uint8_t* w;
   const T* x;
   const uint8_t* exponents;
   int w_rows, x_rows, exponent_bytes;
-  int at, x_at;  // in w's rows; the elements of x meet those there
+  int at, x_at;  // byte offsets in rows of w and in the matching rows of x
 };
 
-// A warp's part of the block: its copies, and its products.
+// A warp's share of the block's work: its copies and its products.
 template <typename W, typename T, typename S>
 struct Warp {
   using Sums = float[S::kColumnParts][S::kRowParts][4];
@@ -119,8 +120,8 @@ struct Warp {
     return static_cast<int64_t>(tile.group) * arguments.n + tile.column +
            column_warp * S::kWarpColumns + row;
   }
-  // The offset of 8 elements of a row of x, which avoids bank conflicts of
-  // lanes that read MXFP4's together.
+  // The position of 8 elements in a row of x. It is permuted, so that lanes
+  // that read x for MXFP4 at the same time hit different banks.
   __device__ static int Place(int row, int chunk) {
     return kIsMx<W> ? chunk ^ (chunk >> 3 | row % 2 << 1) : chunk;
   }
@@ -158,8 +159,8 @@ struct Warp {
     return source;
   }
 
-  // Starts the copies of a step. Rows behind the tile's last ones stay
-  // uninitialized, and are part of no result.
+  // Starts the copies of a step. Rows after the tile's last row stay
+  // uninitialized; they affect no result.
   __device__ void Load(Source<T>& source, int slot) const {
     const bool exists = source.at < row_bytes;
     const uint32_t w =
@@ -220,8 +221,8 @@ struct Warp {
         all |= exponent;
         factors[i] = (exponent + 126) * 0x00800080u;
       }
-      // A scale is 2^(exponent - 127), of which large ones need a second
-      // factor. Behind the end of a row, any finite one serves.
+      // A scale is 2^(exponent - 127). A large scale needs a second factor.
+      // After the end of a row, any finite scale will do.
       if (__any_sync(~0u, all > 128)) {
         const bool exists = at / 16 + lane % 4 < blocks;
         MultiplyMx(slot, sums, [&](int i, uint32_t codes, uint32_t(&to)[4]) {

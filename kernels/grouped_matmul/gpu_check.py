@@ -27,7 +27,7 @@ from kernel_library import KernelLibrary, microseconds
 
 LIMITS = {torch.bfloat16: 6e-3, torch.float16: 1e-3, torch.float32: 1e-5}
 EXPERTS, TOP_K = 128, 8
-# Outputs and inputs of gate and up, and of down.
+# (n, k) of the weights for gate and up, and for down.
 PRODUCTS = ((1536, 2048), (2048, 768))
 TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 8192)
 SETS = 4  # of sizes, in turn
@@ -154,7 +154,7 @@ def check_sums(library: KernelLibrary, dtype: torch.dtype, n: int) -> bool:
     return bool(error <= 2 * LIMITS[dtype])
 
 
-# The numbers of w's scales along n and k, for these sizes.
+# By kind: the numbers of w's scales along n and k, given n and k.
 SCALES: dict[str, Callable[[int, int], tuple[int, int]]] = {
     "tensor": lambda n, k: (1, 1),
     "channels": lambda n, k: (n, 1),

@@ -34,7 +34,7 @@ Variant ChooseVariant(const Device& device, Product product, DType dtype,
   const auto is_aligned = [](const void* data) {
     return reinterpret_cast<uintptr_t>(data) % 16 == 0;
   };
-  // The dimension that is the number of rows may be odd.
+  // The number of rows need not be a multiple of 8.
   const int inner = product == Product::kOuter ? arguments.m : arguments.k;
   const Scales& scales = arguments.scales;
   const bool is_scaled = scales.a != nullptr;

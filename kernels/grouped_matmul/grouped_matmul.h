@@ -11,17 +11,18 @@
 //     the sum of weights[i][j] * products[position[i][j]] over j
 //   XlaGpuGroupedOuter: out[g] = transpose(x_g) * y_g
 // The operands of XlaGpuScaledGroupedLinear and XlaGpuScaledGroupedLinearSum
-// have scales, by which their elements are multiplied. Along k, these are for
-// blocks of 128 elements or for all; along n, for blocks of 128, for each, or
-// for all: n_scales is n / 128 rounded up, n or 1. `like` has the dtype of the
-// results. In XlaGpuMxGroupedLinear and XlaGpuMxGroupedLinearSum, w is in
-// MXFP4. Sums are in float. Products of rows of no group are zeros. Such rows
-// take no part in XlaGpuGroupedOuter, where empty groups give zeros.
+// have scales, by which their elements are multiplied. Along k, there is one
+// scale per block of 128 elements, or one in all. Along n, there is one per
+// block of 128, one per column, or one in all: n_scales is n / 128 rounded up,
+// n or 1. `like` has the dtype of the results. In XlaGpuMxGroupedLinear and
+// XlaGpuMxGroupedLinearSum, w is in MXFP4. Sums are in float. Products of rows
+// of no group are zeros. XlaGpuGroupedOuter ignores such rows, and returns
+// zeros for empty groups.
 //
-// Device data is not trusted. Ranges are clipped to [0, rows), and a range
-// begins where the ranges before it end, at the earliest: a row that is in
-// several groups is in the first of them, and a range that lies before the end
-// of an earlier one is empty.
+// Device data is not trusted. Ranges are clipped to [0, rows), and no range
+// begins before all earlier ranges have ended: a row in several ranges belongs
+// to the first of them, and a range that lies before the end of an earlier one
+// is empty.
 #ifndef KERNELS_GROUPED_MATMUL_GROUPED_MATMUL_H_
 #define KERNELS_GROUPED_MATMUL_GROUPED_MATMUL_H_
 

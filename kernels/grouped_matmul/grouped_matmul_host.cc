@@ -15,7 +15,7 @@ using Ranges = Buffer<S32, 2>;
 // Calls visit(group, begin, end) for each group, with its rows.
 template <typename Visitor>
 void VisitGroups(Ranges ranges, int64_t rows, const Visitor& visit) {
-  int64_t before = 0;  // the end of the ranges so far
+  int64_t before = 0;  // the largest end of the preceding ranges
   for (int64_t g = 0; g < ranges.dim(0); ++g) {
     const auto clip = [&](int64_t row) {
       return std::min(std::max<int64_t>(row, 0), rows);

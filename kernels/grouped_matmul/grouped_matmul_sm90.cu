@@ -19,7 +19,7 @@
 namespace torch_xla_ext::grouped_matmul {
 namespace {
 
-constexpr int kThreads = 384;  // two warpgroups and the copying one
+constexpr int kThreads = 384;  // two multiplying warpgroups and the copying one
 constexpr int kPanelBytes = 64 * 128;
 constexpr int kConsumerBarrier = 1;  // a named barrier
 
@@ -27,8 +27,8 @@ template <typename T>
 constexpr bool kIsScaled = std::is_same_v<T, __nv_fp8_e4m3>;
 template <typename T>
 constexpr bool kIsMx = std::is_same_v<T, Mx>;
-// The depth of a stage: 128 bytes of each row, in fp8 the elements that share a
-// scale.
+// The depth of a stage in elements: 128 bytes of each row. In fp8, these
+// elements share a scale.
 template <typename T>
 constexpr int kDepth = kIsScaled<T> ? 128 : 64;
 static_assert(kDepth<__nv_fp8_e4m3> == kScaleBlock);
@@ -42,8 +42,9 @@ struct Converted {
 template <>
 struct Converted<0> {};
 
-// The sizes of a tile of results, the stages of copies that are under way, the
-// blocks that share a multiprocessor, and whether elements of w have four bits.
+// The shape of a tile of results, the number of stages of pending copies, the
+// number of blocks per multiprocessor, and whether elements of w have four
+// bits.
 template <int kTileRows, int kTileColumns, int kNumStages, int kNumBlocks,
           bool kIsPacked = false>
 struct Shape {
@@ -54,8 +55,8 @@ struct Shape {
   static constexpr int kGroupColumns = kSharesRows ? kColumns : kColumns / 2;
   // Small tiles copy only rows that exist in the group, 16 at a time.
   static constexpr int kBoxRows = kSharesRows ? kRows : 16;
-  // The tiles are in panels: of an operand with the depth last, one for each 64
-  // rows; of one with the depth first, one for each 64 columns.
+  // A tile consists of panels: one per 64 rows if the depth is the operand's
+  // last dimension, one per 64 columns if it is the first.
   struct alignas(1024) Memory : Converted<kIsPacked ? kColumns : 0> {
     uint8_t a[kStages][kRows * 128];
     uint8_t b[kStages][kColumns * (kIsPacked ? 32 : 128)];
@@ -67,18 +68,20 @@ struct Shape {
   }
 };
 
-// For many rows of each group; for some, with a short sum; and for few, where
-// the number of weight loads in flight limits the speed.
+// For groups of many rows; for groups of some rows and a short sum; and for
+// groups of few rows, where the number of weight loads in flight limits the
+// speed.
 using Large = Shape<128, 256, 4, 1>;
 using Medium = Shape<64, 256, 5, 1>;
 using Small = Shape<64, 128, 4, 2>;
-// Many rows, with registers for a stage's products beside their sums.
+// For groups of many rows in fp8: leaves registers for a stage's sums beside
+// the total sums.
 using LargeScaled = Shape<128, 128, 6, 1>;
 using SmallMx = Shape<64, 128, 6, 2, true>;
 using LargeMx = Shape<128, 128, 8, 1, true>;
 
-// Registers per thread of three warpgroups, which redistribute their initial
-// ones.
+// Registers per thread: the three warpgroups redistribute their initial
+// registers.
 template <typename S>
 struct Registers {
   static constexpr int kAtFirst = 65536 / (kThreads * S::kBlocks) / 8 * 8;
@@ -137,8 +140,8 @@ __device__ void Produce(const Maps& maps, const Tiles& tiles,
   }
 }
 
-// Run by the consumers: zeroes the rows [first, 64) of both operands' panels of
-// a stage, which are another group's.
+// Run by the consumers: zeroes rows [first, 64) of both operands' panels in a
+// stage. These rows belong to another group.
 template <typename S>
 __device__ void ZeroRows(int first, int slot, typename S::Memory& shared) {
   const auto zero = [first](uint8_t* panel) {
@@ -157,7 +160,7 @@ __device__ void ZeroRows(int first, int slot, typename S::Memory& shared) {
   SyncNamed(kConsumerBarrier, 256);
 }
 
-// Starts a stage's product. Descriptors count 16 bytes.
+// Starts a stage's product. Descriptors contain addresses divided by 16.
 template <typename T, Product kProduct, int n>
 __device__ void MultiplyStage(float (&sums)[n], uint64_t a, uint64_t b) {
   WgmmaFence();
@@ -170,8 +173,8 @@ __device__ void MultiplyStage(float (&sums)[n], uint64_t a, uint64_t b) {
     } else if constexpr (kProduct == Product::kMatmul) {
       WgmmaTransposed<T>(sums, a + (i * 32 >> 4), b + (i * 2048 >> 4), true);
     } else {
-      // In fp8, the tensor cores' sums have few bits, so each stage has its
-      // own.
+      // In fp8, the tensor cores accumulate with few bits, so each stage starts
+      // a new sum.
       Wgmma<T>(sums, a + (i * 32 >> 4), b + (i * 32 >> 4),
                !kIsScaled<T> || i > 0);
     }
@@ -208,7 +211,7 @@ __device__ void Consume(const Arguments& arguments, const Tiles& tiles,
     int slot_before = -1;
     const Scales& scales = arguments.scales;
     const int first_row = tile.row + group_row + thread / 32 * 16 + lane / 4;
-    // Scales of rows behind the last one are not used.
+    // Rows after the last one read its scale, which is not used.
     const int scaled_rows[2] = {min(first_row, arguments.m - 1),
                                 min(first_row + 8, arguments.m - 1)};
     for (int depth = tile.k_begin; depth < tile.k_end; depth += kDepth<In>) {
@@ -409,7 +412,7 @@ bool MakeMaps(const Arguments& arguments, Maps* maps) {
 template <typename In, typename T, Product kProduct, typename S>
 cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
                    int multiprocessors) {
-  // Without a depth there is nothing to copy, and no map of it.
+  // Without a depth there is nothing to copy, and a map cannot be made.
   Maps maps = {};
   if (arguments.k > 0 && !MakeMaps<In, kProduct, S>(arguments, &maps)) {
     return cudaErrorInvalidValue;

@@ -20,7 +20,7 @@ from torch_xla_ext.ops import (
 )
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-# Of a result's largest value: half a unit in the last place, and sums in another order.
+# Relative to a result's largest value: half a unit in the last place, and sums in another order.
 TOLERANCES = {torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float32: 2e-5}
 for_each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
@@ -93,7 +93,7 @@ def assert_near(result: torch.Tensor, expected: torch.Tensor) -> None:
 def test_sizes_of_matrices(
     device: torch.device, name: str, dtype: torch.dtype, k: int, n: int
 ) -> None:
-    """Multiples of tiles, multiples of 8 (16 bytes), and others, which another kernel computes."""
+    """Sizes are multiples of tiles, multiples of 8 (16 bytes), or others, for another kernel."""
     sizes = (3, 0, 70, 1)
     check(name, operands(name, dtype, 75, len(sizes), k, n), ranges_of(sizes), device)
 
@@ -126,7 +126,7 @@ def test_sizes_of_groups(
 @for_each_dtype
 @pytest.mark.parametrize("k", [128, 1096])
 def test_large_groups(device: torch.device, name: str, dtype: torch.dtype, k: int) -> None:
-    """On Hopper, they have tiles of their own."""
+    """On Hopper, large groups have a kernel with different tiles."""
     sizes = (300, 1, 0, 129)
     check(name, operands(name, dtype, 430, len(sizes), k, 264), ranges_of(sizes), device)
 
@@ -134,7 +134,7 @@ def test_large_groups(device: torch.device, name: str, dtype: torch.dtype, k: in
 @for_each_function
 @for_each_dtype
 def test_rows_of_no_group(device: torch.device, name: str, dtype: torch.dtype) -> None:
-    """Their results are zeros, and they take no part, even if they are infinite."""
+    """Rows of no group have results of 0, and do not affect others, even if they are infinite."""
     ranges = ((3, 10), (10, 10), (75, 80))
     x, y = operands(name, dtype, 150, len(ranges), 72, 136)
     for outside in (slice(3), slice(10, 75), slice(80, None)):
@@ -181,7 +181,7 @@ def test_slices_that_are_not_aligned(device: torch.device, name: str, dtype: tor
 @pytest.mark.parametrize("n", [1, 40, 63, 2048, 4104])
 @pytest.mark.parametrize("terms", [1, 2, 8])
 def test_sums(device: torch.device, dtype: torch.dtype, n: int, terms: int) -> None:
-    """Row 14 is of no group, and some positions are no rows: they add nothing."""
+    """Row 14, which is in no group, and positions that are no rows add nothing."""
     ranges = ranges_of((3, 0, 11))
     x, w = operands("linear", dtype, 15, 3, 16, n)
     position = torch.randint(-2, 17, (9, terms), dtype=torch.int32)
@@ -200,7 +200,7 @@ KINDS = ("tensor", "channels", "blocks", "channels of blocks")
 
 
 def with_scales(kind: str, rows: int, k: int, n: int, groups: int) -> tuple[Arguments, Arguments]:
-    """Return x, w and their scales; and the products of both, in float64."""
+    """Return x, w and their scales; and x and w times their scales, in float64."""
     x, w = (
         tensor.to(torch.float8_e4m3fn)
         for tensor in operands("linear", torch.float32, rows, groups, k, n)
@@ -277,7 +277,7 @@ def test_all_scales_of_mxfp4(device: torch.device) -> None:
     codes.diagonal(dim1=1, dim2=2).copy_(torch.arange(32) % 16)
     w = mxfp4.pack(codes)
     w_scale = exponents.to(torch.uint8)[:, None, None].expand(-1, 32, 1).contiguous()
-    # The larger the scales, the smaller the inputs: results are normal numbers.
+    # The larger the scales, the smaller the inputs, so that results are normal numbers.
     x = torch.exp2((127 - exponents).clamp(-120, 120).double()).bfloat16()
     ranges = torch.stack([exponents, exponents + 1], 1).int()
     arguments = (x[:, None].expand(-1, 32).contiguous(), w, w_scale, ranges)
@@ -336,7 +336,7 @@ def test_only_needed_gradients(device: torch.device, name: str) -> None:
 
 
 def test_captured(device: torch.device) -> None:
-    """One program serves sizes of groups that change from call to call."""
+    """One program serves groups whose sizes change from call to call."""
     x, w = operands("linear", torch.bfloat16, 24, 3, 64, 48)
     step = torch_xla_ext.capture(grouped_linear)
     for sizes in ((8, 8, 8), (24, 0, 0), (0, 1, 20), (3, 4, 5)):

@@ -37,35 +37,35 @@ struct Scales {
   }
 };
 
-// Replaces the operands' dtype: that of the results for a, and MXFP4 for b,
-// which XlaGpuMxGroupedLinear converts.
+// Stands for the operands' dtype in XlaGpuMxGroupedLinear: a has the results'
+// dtype, and b is MXFP4, which is converted.
 struct Mx {};
 
 // The product of a group is m x k by k x n. For kMatmul and kLinear, m is the
 // group's number of rows, and `m` the number of all rows; for kOuter, the same
 // holds for k and `k`.
 struct Arguments {
-  const void* a;       // [m, k], or of kOuter [k, m]
-  const void* b;       // [groups, k, n], of kLinear [groups, n, k], or [k, n]
+  const void* a;  // [m, k]; for kOuter [k, m]
+  const void* b;  // [groups, k, n]; kLinear: [groups, n, k]; kOuter: [k, n]
   const int2* ranges;  // [groups]
-  void* out;           // [m, n], or of kOuter [groups, m, n]
+  void* out;           // [m, n]; for kOuter [groups, m, n]
   int m, n, k;
   int groups;
-  bool is_bf16;  // the results, and operands without scales
+  bool is_bf16;  // dtype of the results, and of operands without scales
   Scales scales;
-  const uint8_t* exponents;  // of b in MXFP4, else null: [groups, n, k / 32]
+  const uint8_t* exponents;  // [groups, n, k / 32] if b is in MXFP4, else null
 };
 
 // Rows are divided into 2 * groups + 1 segments: those before group 0, those of
-// group 0, those between it and group 1, …, those behind the last group. Odd
-// segments are groups. An entry is the first row and the first tile of a
-// segment; the one behind the last segment has the numbers of rows and tiles.
+// group 0, those between it and group 1, …, those after the last group. Odd
+// segments are groups. An entry is a segment's first row and first tile; one
+// more entry at the end has the numbers of rows and tiles.
 __host__ __device__ constexpr int NumSegmentEntries(int groups) {
   return 2 * groups + 2;
 }
 
-// Run by a warp: finds the segments. Each has `tiles` tiles for each tile_rows
-// rows, or a part of them. A lane has a part of the groups.
+// Run by a warp: finds the segments. A segment has `tiles` tiles for every
+// tile_rows rows or part of them. Each lane handles some of the groups.
 __device__ inline void FindSegments(const int2* ranges, int groups, int rows,
                                     int tile_rows, int tiles, int2* segments) {
   const int lane = threadIdx.x % 32;
@@ -74,7 +74,7 @@ __device__ inline void FindSegments(const int2* ranges, int groups, int rows,
   const int last = min(first + part, groups);
   const auto clip = [rows](int row) { return min(max(row, 0), rows); };
 
-  int end = 0;  // of the ranges so far
+  int end = 0;  // the largest end of the preceding ranges
 #pragma unroll 4
   for (int i = first; i < last; ++i) end = max(end, clip(__ldg(&ranges[i]).y));
 #pragma unroll
@@ -86,8 +86,8 @@ __device__ inline void FindSegments(const int2* ranges, int groups, int rows,
   if (lane == 0) before = 0;
   end = __shfl_sync(~0u, end, 31);
 
-  // Calls visit(group, row, begin, end): the end of the ranges before, and its
-  // own rows.
+  // Calls visit(group, row, begin, end): `row` is the largest end of the
+  // preceding ranges, [begin, end) are the group's rows.
   const auto each = [&](const auto& visit) {
 #pragma unroll 4
     for (int i = first, row = before; i < last; ++i) {
@@ -153,8 +153,8 @@ __device__ inline int FindSegmentByWarp(const int2* segments, int groups,
   return low;
 }
 
-// A tile of the results: rows [row, row_end) and columns from `column` on of
-// the matrix of group `group`, sums over [k_begin, k_end).
+// A tile of the results: rows [row, row_end), and columns from `column` on, of
+// group `group`'s matrix. Sums are over [k_begin, k_end).
 struct Tile {
   int group, row, row_end, column, k_begin, k_end;
 };
@@ -201,7 +201,7 @@ struct Tiles {
   const Arguments& arguments;
   int2* segments;  // in shared memory
 
-  // Run by a warp, before the others use it.
+  // Run by a warp, before the other warps call Get.
   __device__ void Prepare() {
     FindSegments(arguments.ranges, arguments.groups,
                  kProduct == Product::kOuter ? arguments.k : arguments.m,

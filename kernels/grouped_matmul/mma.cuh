@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads)
       CommitCopies();
     };
     float sums[kWarpRows / 16][kWarpColumns / 8][4] = {};
-    __syncthreads();  // the tile before has been read
+    __syncthreads();  // the previous tile has been read
     for (int i = 0; i < kStages - 1; ++i) load(i);
     for (int step = 0; step < steps; ++step) {
       WaitForCopies<kStages - 2>();

@@ -6,12 +6,12 @@
 
 namespace torch_xla_ext::grouped_matmul {
 
-// Converts 32 elements of a row of w, of MXFP4, to bfloat16, and stores them in
-// the first or second half of the row, swizzled.
+// Converts 32 elements of a row of w from MXFP4 to bfloat16, and stores them,
+// swizzled, in the row's first or second half.
 __device__ inline void Convert(const uint4& packed, int exponent, int half,
                                int row, uint8_t* row_data) {
-  // The bits of an element, shifted into a bfloat16, are its value times
-  // 2^-126. The scale is 2^(exponent - 127), of which large ones need a second
+  // An element's bits, shifted into a bfloat16, represent its value times
+  // 2^-126. The scale is 2^(exponent - 127); a large scale needs a second
   // factor.
   const auto word = [](int bits) {
     return static_cast<uint32_t>(bits) * 0x10001;

@@ -55,7 +55,8 @@ def _outer(x: torch.Tensor, y: torch.Tensor, ranges: torch.Tensor) -> torch.Tens
     return torch.ops.xla_gpu.grouped_outer(x, y, ranges)
 
 
-# Devices may share the groups: rows of other devices' groups are zeros in their parts of the sum.
+# Devices may share the groups: in a device's part of the sum, rows of other devices' groups are
+# zeros.
 define_operator(
     "xla_gpu::grouped_matmul(Tensor x, Tensor w, Tensor ranges) -> Tensor",
     target="XlaGpuGroupedMatmul",

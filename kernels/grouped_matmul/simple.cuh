@@ -25,8 +25,8 @@ __device__ inline T FromFloat(float x) {
   }
 }
 
-// A matrix of `rows` times kDepth elements, of which those outside of the
-// limits are zeros, in shared memory with the depth first. Neighboring threads
+// Loads a matrix of `rows` times kDepth elements to shared memory, with the
+// depth first. Elements outside of the limits become zeros. Neighboring threads
 // load elements along the depth or along the rows.
 template <typename Element>
 __device__ inline void Load(float (&to)[kDepth][kTile + 1], bool along_depth,
@@ -40,7 +40,8 @@ __device__ inline void Load(float (&to)[kDepth][kTile + 1], bool along_depth,
   }
 }
 
-// The value of an element in MXFP4: the bits of 2^126 times less.
+// The value of an element in MXFP4. Its bits, shifted into a float, represent
+// the value times 2^-126.
 __device__ inline float MxToFloat(int code, int exponent) {
   const float value = __uint_as_float((code & 7) << 22) * 0x1p126f;
   const float scale = exponent == 0     ? 0x1p-127f

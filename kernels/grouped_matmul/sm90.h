@@ -6,8 +6,8 @@
 
 namespace torch_xla_ext::grouped_matmul {
 
-// Launches the kernel for a GPU of compute capability 9.0. Rows of operands and
-// results are multiples of 16 bytes, and addresses, too.
+// Launches the kernel for a GPU of compute capability 9.0. Addresses, and the
+// sizes of rows in bytes, must be multiples of 16.
 cudaError_t LaunchSm90(cudaStream_t stream, Product product,
                        const Arguments& arguments, int multiprocessors);
 

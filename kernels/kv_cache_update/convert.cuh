@@ -22,9 +22,9 @@ struct Scale {
     const float size = std::abs(value);
     if (!(size > 1e-30f && size < 1e30f)) inverse = 0;
   }
-  // A quotient and its correction (Markstein 1990), unless the result in
-  // F8E4M3FN is 0 or the largest value: there, the remainder may be out of
-  // float's range.
+  // A quotient and its correction (Markstein 1990). If the result in F8E4M3FN
+  // is 0 or the largest value, it is not corrected, because the remainder may
+  // be out of float's range.
   __device__ float DivideFast(float x) const {
     const float quotient = x * inverse;
     const float size = fabsf(quotient);
@@ -35,7 +35,8 @@ struct Scale {
   __device__ float DivideSlowly(float x) const { return x / value; }
 };
 
-// kCount values as Cs; only those of F8E4M3FN are divided by the scale.
+// Converts kCount values to C. If C is F8E4M3FN, they are divided by the scale
+// first.
 template <typename C, typename T, int kCount>
 __device__ Vector<C, kCount> Convert(const Vector<T, kCount>& from,
                                      const Scale& scale) {

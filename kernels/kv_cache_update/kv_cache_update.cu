@@ -12,8 +12,8 @@ namespace torch_xla_ext::kv_cache_update {
 namespace {
 
 constexpr int kThreads = 256;
-// Calls with at least this many vectors fill the GPU, whatever a thread's share
-// is.
+// Calls with at least this many vectors fill the GPU, however many a thread
+// takes.
 constexpr int64_t kManyVectors = 1 << 18;
 constexpr int64_t kMaxBlocks = int64_t{1} << 20;
 
@@ -24,7 +24,7 @@ struct UpdateArgs {
   const void* key;    // T[num_tokens, num_kv_heads, head_dim]
   const void* value;  // the same
   Integers slots;     // [num_tokens]
-  // The beginning of the caches' rows of slot 0 and kv head 0.
+  // Slot 0, kv head 0 of each cache.
   void* key_cache;
   void* value_cache;
   int64_t num_slots;
@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t index = begin + i * kThreads;
       offsets[i] = -1;
       if (index >= count) continue;
-      // 32-bit division is much cheaper; the few large calls pay for it.
+      // 32-bit division is much cheaper than 64-bit division, which only the
+      // few large calls need.
       int64_t token;
       uint32_t vector;
       if (count <= UINT32_MAX) {

@@ -75,7 +75,8 @@ inline Status CheckRope(const AnyBuffer& qkv, const AnyBuffer& cos_sin,
                          qkv.dim(3));
   }
   if (query_norm.has_value() != key_norm.has_value()) {
-    return Status::Error("key_norm: expected it with query_norm only");
+    return Status::Error(
+        "expected both query_norm and key_norm, or neither, but got only one");
   }
   return Status::Ok();
 }
@@ -95,11 +96,11 @@ struct KvCacheUpdateParams {
 };
 
 struct RopeKvPagesUpdateParams {
-  double key_scale;  // these three as above
+  double key_scale;  // this and the next two as above
   double value_scale;
   bool report_out_of_range;
   double norm_epsilon;
-  bool norm_adds_one;  // to the weights
+  bool norm_adds_one;  // norms multiply by 1 + weight
 
   static constexpr auto Fields() {
     using P = RopeKvPagesUpdateParams;

@@ -45,15 +45,16 @@ def _check_rope(
     shards, heads, head_dim = qkv.shape[1:]
     if kv_pages.shape[2] % (2 * shards) or _num_query_heads(qkv, kv_pages) <= 0:
         raise ValueError(
-            f"{operator}: kv_pages: expected 2 * num_kv_heads heads, num_kv_heads a multiple of "
-            f"the {shards} shards of qkv, of whose {heads} heads some are left for the query, but "
-            f"got {kv_pages.shape[2]}"
+            f"{operator}: kv_pages: expected 2 * num_kv_heads heads, a multiple of {2 * shards} "
+            f"(qkv has {shards} shards) and fewer than qkv's {shards * heads}, but got "
+            f"{kv_pages.shape[2]}"
         )
     rotary_dim = cos_sin.shape[1]
     if rotary_dim % 2 or head_dim % 2 or rotary_dim > head_dim or not cos_sin.shape[0]:
         raise ValueError(
-            f"{operator}: cos_sin: expected at least one row, of an even number of elements, at "
-            f"most the head_dim {head_dim}, which is even, but got {tuple(cos_sin.shape)}"
+            f"{operator}: cos_sin: expected [max_position, rotary_dim] with at least one row and "
+            f"an even rotary_dim of at most head_dim, {head_dim}, which must be even, too, but got "
+            f"{tuple(cos_sin.shape)}"
         )
     if (query_norm is None) != (key_norm is None):
         raise ValueError(f"{operator}: query_norm and key_norm must be given together")

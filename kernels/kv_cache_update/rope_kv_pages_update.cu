@@ -26,7 +26,7 @@ struct RopeArgs {
   Integers positions;      // [num_tokens]
   Integers slots;          // [num_tokens]
   const void* cos_sin;     // T[num_positions, rotary_dim]
-  const void* query_norm;  // T[head_dim], or null, as key_norm is then
+  const void* query_norm;  // T[head_dim]; null if and only if key_norm is
   const void* key_norm;
   void* query;  // T[num_tokens, shards, query_heads, head_dim]
   void* pages;  // C[num_slots, shards, kv_heads, 2, head_dim]
@@ -34,11 +34,11 @@ struct RopeArgs {
   int64_t num_positions;
   int64_t num_slots;
   uint32_t shards;
-  uint32_t query_heads;  // of a shard, as kv_heads
+  uint32_t query_heads;  // query_heads and kv_heads are per shard
   uint32_t kv_heads;
   uint32_t head_dim;
   uint32_t rotary_dim;
-  uint32_t lanes;  // the threads of a head: a power of two, at most 32
+  uint32_t lanes;  // threads per head: a power of two, at most 32
   float norm_epsilon;
   bool norm_adds_one;
   Scale key_scale;
@@ -84,7 +84,7 @@ __device__ float SumOfSquares(const Vector<T, kCount>& x) {
   return sum;
 }
 
-// The RMS norm of x, if `factor` is that of x's head. The scale has no effect,
+// The RMS norm of x; `factor` is 1 / RMS of x's head. The scale has no effect,
 // as in Rotate.
 template <typename T, int kCount>
 __device__ void Normalize(const Vector<T, kCount>& weight, float factor,
@@ -105,8 +105,9 @@ __device__ void Normalize(const Vector<T, kCount>& weight, float factor,
   *x = Convert<T>(result, scale);
 }
 
-// args.lanes threads compute a head. Each takes pairs of vectors of it, whose
-// elements are rotated with each other, or neither.
+// args.lanes threads compute a head. Each takes pairs of its vectors: either
+// the elements of a pair are rotated with each other, or neither vector is
+// rotated.
 template <typename T, typename C, int kCount>
 __global__ void __launch_bounds__(kThreads)
     RopeKernel(const __grid_constant__ RopeArgs args) {

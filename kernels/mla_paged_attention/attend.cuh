@@ -31,7 +31,7 @@ struct Arguments {
   void* out;
   float* lse;  // or null
 
-  bool is_bf16;  // query, out and a cache that is not F8E4M3FN; else F16
+  bool is_bf16;  // query, out, and a 16-bit cache; else F16
   int num_seqs;
   int num_heads;
   int num_blocks;
@@ -49,8 +49,8 @@ struct Arguments {
   float2* partial_stats;  // [num_seqs, num_heads, parts]
 };
 
-inline constexpr int kTokens = 32;      // of a tile of AttendKernel
-inline constexpr int kSm90Tokens = 64;  // of a tile of the kernel for Hopper
+inline constexpr int kTokens = 32;      // per tile of AttendKernel
+inline constexpr int kSm90Tokens = 64;  // per tile of the kernel for Hopper
 inline constexpr int kRowBytes = kKeyDim * 2;
 inline constexpr int kTileBytes = kTokens * kRowBytes;
 
@@ -141,7 +141,7 @@ class Loader {
     __syncthreads();
   }
 
-  // Continues copying; to be called after Wait.
+  // Starts the next copies. Call it after Wait.
   __device__ void GoOn() {
     CopyNext();
     // next_ is the first tile without a table.
@@ -259,7 +259,7 @@ class WarpAttention {
         row_(threadIdx.x / 32 / Shape::kColumnWarps * 16),
         column_warp_(threadIdx.x / 32 % Shape::kColumnWarps) {}
 
-  // Leaves the warp's share of the logits in shared memory.
+  // Computes the warp's share of the logits, and stores it in shared memory.
   __device__ void MultiplyKeys(uint32_t tile) {
     constexpr int kTiles = Shape::kKeyTokens / 8;
     const int lane = threadIdx.x % 32;
@@ -309,7 +309,7 @@ class WarpAttention {
   __device__ void AddValues(uint32_t tile, uint32_t valid) {
     constexpr int kSteps = kTokens / 16;
     const int lane = threadIdx.x % 32;
-    // In the layout of the tensor cores' first factor (MultiplyAdd).
+    // In the layout of the tensor cores' first operand (MultiplyAdd).
     float logits[kSteps][4][2];
     float max[2] = {max_[0], max_[1]};
 #pragma unroll
@@ -349,7 +349,7 @@ class WarpAttention {
       uint32_t a[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        // All weights of a row that has had no token yet are zero.
+        // All weights of a row are zero until it has seen a token.
         const float base = max[i % 2] == -INFINITY ? 0 : max[i % 2];
         const float x = Exp2(logits[k][i][0] - base);
         const float y = Exp2(logits[k][i][1] - base);
@@ -394,7 +394,7 @@ class WarpAttention {
   typename Shape::Memory& memory_;
   const int row_, column_warp_;
   float max_[2] = {-INFINITY, -INFINITY};
-  float sum_[2] = {0, 0};  // of this lane's tokens alone
+  float sum_[2] = {0, 0};  // over this lane's tokens only
   float out_[Shape::kDims / 8][4] = {};
 };
 

@@ -21,10 +21,10 @@ namespace torch_xla_ext::mla {
 namespace sm90 {
 namespace {
 
-constexpr int kRows = 64;  // heads of a block
+constexpr int kRows = 64;  // heads per block
 static_assert(kRows == kManyRows && kSm90Tokens == 64);
 constexpr int kPanels = kKeyDim / 64;  // the swizzle is 64 elements wide
-constexpr int kValuePanels = kValueDim / 64 / 2;  // of a warpgroup
+constexpr int kValuePanels = kValueDim / 64 / 2;  // per warpgroup
 constexpr int kPanelBytes = 64 * 128;
 constexpr int kSm90TileBytes = kPanels * kPanelBytes;
 constexpr int kStages = 2;
@@ -33,7 +33,7 @@ constexpr int kThreads = 384;
 // redistribute.
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
-constexpr int kGroupBarrier = 1;  // named barriers of a warpgroup
+constexpr int kGroupBarrier = 1;  // the first of the warpgroups' named barriers
 
 struct alignas(1024) SharedMemory {
   uint8_t q[kPanels][kPanelBytes];
@@ -41,11 +41,11 @@ struct alignas(1024) SharedMemory {
   uint8_t weights[kPanelBytes];
   uint64_t q_full, full[kStages], empty[kStages];
   uint64_t weights_full, weights_empty;
-  // A bit for each page of a stage that is not in the cache.
+  // For each stage, the pages that are not in the cache, as bits.
   uint32_t bad_pages[kStages];
-  int pages[kSm90Tokens / 8];  // those that are being copied
-  // The factors by which the second warpgroup multiplies its sums; in the end,
-  // 1 / sum with its factors, and the sum of weights.
+  int pages[kSm90Tokens / 8];  // the pages that are being copied
+  // The factors by which the second warpgroup multiplies its sums. At the end,
+  // they include 1 / the sum of weights.
   float rescale[kRows];
 };
 constexpr int kSharedBytes = sizeof(SharedMemory) + 1024;
@@ -99,7 +99,7 @@ __device__ void Produce(const Arguments& arguments, const Maps& maps,
   for (int n = part.begin; n < part.end; ++n) {
     const int page = next_page;
     const bool in_cache = page >= 0 && page < arguments.num_blocks;
-    // For a page that is not in the cache, the copy engine writes zeros.
+    // Page number -1: the copy engine writes zeros.
     if (lane < num_boxes) shared.pages[lane] = in_cache ? page : -1;
     const uint32_t bad_pages = __ballot_sync(~0u, has_tokens(n) && !in_cache);
     __syncwarp();
@@ -255,9 +255,8 @@ __device__ void ConsumeFirst(const Arguments& arguments, const Part& part,
       float high = new_max[r];
       high = fmaxf(high, __shfl_xor_sync(~0u, high, 1));
       high = fmaxf(high, __shfl_xor_sync(~0u, high, 2));
-      // The maximum is replaced only if the new one is larger by a factor of
-      // 2^8: factors of up to 2^8 do no harm, and the sums so far are seldom
-      // rescaled.
+      // Keep the old maximum unless the new one is larger by a factor of 2^8.
+      // Weights of up to 2^8 do no harm, and sums are seldom rescaled.
       const float old = row_max[r];
       row_max[r] = (high - old) * scale > 8.0f ? high : old;
       base[r] = row_max[r] == -INFINITY ? 0 : row_max[r] * scale;
@@ -274,8 +273,8 @@ __device__ void ConsumeFirst(const Arguments& arguments, const Part& part,
 #pragma unroll
     for (int i = 0; i < 16; ++i) p[i] = Pack<T>(s[2 * i], s[2 * i + 1]);
 
-    // For the second warpgroup. Word i of a row is in chunk i / 2, which the
-    // swizzle moves.
+    // Pass the weights to the second warpgroup. Word i of a row is in chunk i /
+    // 2, which the swizzle moves.
     Wait(SharedAddress(&shared.weights_empty), weights_ring.parity ^ 1);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {

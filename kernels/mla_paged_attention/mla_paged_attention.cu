@@ -90,8 +90,8 @@ Status Combine(cudaStream_t stream, const Arguments& arguments) {
   return CudaStatus(cudaGetLastError());
 }
 
-// Caches of 16 bits are served by the kernel for Hopper where speed was
-// measured, so their other kernels are compiled once for BF16 and F16.
+// On Hopper, where speed was measured, another kernel serves 16-bit caches. So
+// this one is compiled once for BF16 and F16.
 template <int kRows>
 Status LaunchRows(cudaStream_t stream, bool cache_is_f8,
                   const Arguments& arguments) {
@@ -190,7 +190,7 @@ Status LaunchMlaPagedAttention(cudaStream_t stream, AnyBuffer query,
   const bool is_sm90 = variant == Variant::kSm90;
   arguments.tile_tokens = is_sm90 ? kSm90Tokens : kTokens;
   const int64_t part_floats = PartFloats(num_seqs, num_heads);
-  // The kernel for Hopper has one block per multiprocessor, as with many rows.
+  // The kernel for Hopper has one block per multiprocessor, like kManyRows.
   const int64_t wanted =
       WantedParts(device.multiprocessors, num_seqs,
                   is_sm90 ? std::max<int64_t>(num_heads, kManyRows) : num_heads,

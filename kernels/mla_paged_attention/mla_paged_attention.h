@@ -25,12 +25,12 @@
 
 namespace torch_xla_ext::mla {
 
-inline constexpr int kKeyDim = 576;    // of a query and of a row of the cache
-inline constexpr int kValueDim = 512;  // of those, from the first on
+inline constexpr int kKeyDim = 576;    // per query, and per row of the cache
+inline constexpr int kValueDim = 512;  // the first of them are the value
 
-// lse_rows is num_seqs, or 0 if lse is not requested. With a smaller workspace
-// than WorkspaceSize (in the Host version) computes, contexts are split into
-// fewer parts, or not at all.
+// lse_rows is num_seqs, or 0 if lse is not requested. WorkspaceSize, in the
+// Host version, computes the workspace's size. With a smaller one, contexts are
+// split into fewer parts, or not at all.
 inline constexpr Signature kMlaPagedAttention = ParseSignature(
     "XlaGpuMlaPagedAttention(query: T[num_seqs, num_heads, 576], "
     "kv_cache: C[num_blocks, block_size, 576], "
@@ -55,12 +55,12 @@ struct MlaPagedAttentionParams {
 
 // The minimum number of tokens in a part of a context.
 inline constexpr int64_t kMinPartTokens = 256;
-// Heads that a thread block works on at once: the larger number if there are
-// more than the smaller.
+// Heads that a thread block works on at once: kFewRows if there are no more
+// heads, else kManyRows.
 inline constexpr int kFewRows = 16, kManyRows = 64;
 
 // The number of parts into which to split contexts on a GPU with this many
-// multiprocessors, which have room for two blocks of few rows.
+// multiprocessors. A multiprocessor has room for two blocks of kFewRows heads.
 inline int64_t WantedParts(int64_t multiprocessors, int64_t num_seqs,
                            int64_t num_heads, int64_t max_tokens) {
   const int64_t blocks =

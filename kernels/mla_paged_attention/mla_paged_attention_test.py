@@ -37,7 +37,7 @@ def check(
     block_size: int = 16,
     kv_scale: float | None = None,
 ) -> None:
-    """Compares calls with the reference, and with themselves on the CPU without XLA."""
+    """Compares calls with the reference, and with calls on the CPU without XLA."""
     pages = Pages.random(lengths, 1, 576, block_size, cache or dtype)
     query = torch.randn(len(lengths), num_heads, 576).to(dtype)
     args = query, pages.keys.squeeze(2), pages.tables, int32(lengths)
@@ -74,7 +74,7 @@ def test_quantized_cache(
 @pytest.mark.parametrize("lengths", [[2000, 17], [1500], [257] * 3], ids=str)
 @pytest.mark.parametrize("num_heads", [16, 24])
 def test_long_contexts(device: torch.device, num_heads: int, lengths: list[int]) -> None:
-    """A GPU splits them."""
+    """A GPU splits these contexts over its multiprocessors."""
     check(device, lengths, num_heads, DTYPES[0])
 
 

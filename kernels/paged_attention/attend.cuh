@@ -67,7 +67,7 @@ __device__ inline HeadRows RowsOf(const DecodeArgs& args,
   return RowsOf(args, seq, block.head, block.count);
 }
 
-// The next sequence that has units; there is one.
+// The next sequence that has units. There must be one.
 template <int kUnit>
 __device__ inline Place NextPlace(const DecodeArgs& args, const Place& place) {
   return PlaceOf<kUnit>(args, place.seq + 1, place.end);
@@ -82,8 +82,8 @@ __device__ inline void PrefetchQuery(const DecodeArgs& args,
       block.count * Traits::kHeadDim * 2);
 }
 
-// Adds up the warps' results, and writes them to `out`, or to the workspace at
-// `slot` if that is not negative. Called by the whole block.
+// Adds up the warps' results, and writes the sum to the workspace at `slot`, or
+// to `out` if `slot` is negative. Called by the whole block.
 template <typename Traits, bool kExtras, typename Rows>
 __device__ inline void StoreSum(const DecodeArgs& args, const Rows& rows,
                                 int64_t slot, float* sums, WarpStats* stats,
@@ -122,7 +122,8 @@ __device__ inline void StoreSum(const DecodeArgs& args, const Rows& rows,
     }
     __syncthreads();
     constexpr int kVectors = Traits::kSumDims / 4;
-    // Not unrolled: this runs seldom, and more code takes longer to fetch.
+    // Not unrolled, because this runs seldom, and more code takes longer to
+    // fetch.
 #pragma unroll 1
     for (int i = threadIdx.x; i < rows.count * kVectors; i += blockDim.x) {
       const int column = i / kVectors, dim = i % kVectors * 4;
@@ -200,7 +201,7 @@ __device__ inline void AttendParts(const Args& args) {
     const int piece_end = min(place.end, part.end);
     for (; at < piece_end; at += warps) {
       WaitForStages(args.stages - 2);
-      __syncwarp();  // all lanes' copies are there, and free_stage was read
+      __syncwarp();  // copies have arrived, free_stage has been read
       loader.Load(free_stage);
       const int unit = place.units.first + at - place.begin;
       AttendUnit<Traits>(

@@ -18,8 +18,8 @@ namespace torch_xla_ext::paged_attention {
 
 inline constexpr int kClusterWarps = 4;
 
-// Larger units than AttendKernel's, if registers and shared memory allow: with
-// few warps, latency must be hidden within a warp.
+// The tokens of a unit: more than in AttendKernel if registers and shared
+// memory allow, because few warps must hide latency within a warp.
 template <typename C, int kHeadDim, int kHeadTiles>
 inline constexpr int kClusterUnit =
     kHeadDim * sizeof(C) <= 256 && kHeadDim * kHeadTiles <= 256 ? 32 : 16;
@@ -39,8 +39,8 @@ struct ClusterMemory {
   static constexpr int kStages =
       std::min(Traits::kClusterBytes / (kClusterWarps * Traits::kStageBytes),
                kMaxStages);
-  // Vectors of four dimensions per head, and the number of them that one block
-  // of the cluster sums up.
+  // The number of vectors of four dimensions per head, and how many of them one
+  // block of the cluster sums up.
   static constexpr int kVectors = Traits::kHeadDim / 4;
   static constexpr int kShare = kVectors / kClusterBlocks;
   static_assert(kStages >= 2 && kVectors % kClusterBlocks == 0);
@@ -57,7 +57,8 @@ struct ClusterMemory {
   // The results of all blocks: max and sum are those of `stats`.
   float4 values[kClusterBlocks][Traits::kHeads * kShare + 1];
   float2 stats[kClusterBlocks][Traits::kHeads];
-  // Block numbers, for each token, of the units that the stages get next.
+  // For each stage, the block numbers of the tokens of the unit that is copied
+  // to it next.
   uint32_t block_numbers[kClusterWarps][kStages][Traits::kUnit];
   uint32_t masks[kClusterWarps][kStages];
   float2 warp_stats[kClusterWarps][Traits::kHeads];
@@ -71,7 +72,8 @@ class ClusterLoader {
   using Memory = ClusterMemory<Traits>;
   static constexpr int kStages = Memory::kStages;
 
-  // Starts to read the first block numbers. Their count is not known yet.
+  // Starts to read the first block numbers, before the context's length is
+  // known.
   __device__ ClusterLoader(const DecodeArgs& args, int seq, int kv_head,
                            int unit, int stride, Memory& memory)
       : args_(args),
@@ -190,7 +192,7 @@ __device__ inline void SendResults(int heads, const WarpState<Traits>& state,
     ExpectBytes(SharedAddress(&memory.received),
                 kClusterBlocks * heads * bytes_of_head);
   }
-  WaitForCluster();  // all blocks are ready to receive
+  WaitForCluster();  // until all blocks are ready to receive
 
 #pragma unroll 1
   for (int i = threadIdx.x; i < heads * Memory::kVectors; i += blockDim.x) {
@@ -288,12 +290,12 @@ __device__ inline void AttendInCluster(const DecodeArgs& args, const Rows& rows,
 #pragma unroll 1
   for (; unit < units.end; unit += kStride) {
     WaitForCopies<Memory::kStages - 1>();
-    __syncwarp();  // all lanes' copies are there
+    __syncwarp();  // all lanes' copies have arrived
     AttendUnit<Traits>(
         args, rows, SharedAddress(memory.warps[warp].units[stage]),
         memory.masks[warp][stage],
         unit * Traits::kUnit - rows.PositionIn(units.context), &state);
-    __syncwarp();  // all lanes have read them
+    __syncwarp();  // all lanes have read the stage
     loader.Load(stage);
     stage = stage + 1 == Memory::kStages ? 0 : stage + 1;
   }

@@ -22,7 +22,7 @@ inline int Candidates(const DecodeArgs& args) {
 struct SplitSequence {
   int seq;
   int first_part;
-  int pieces;  // 1 or less: there is nothing to combine
+  int pieces;  // nothing to combine unless greater than 1
 };
 
 template <int kUnit, typename Args>
@@ -39,7 +39,7 @@ __device__ inline SplitSequence FindCandidate(const Args& args, int index,
     return {seq.seq, index, last - index + 1};
   }
   if (Refuses(args, 0, args.num_seqs)) return {0, 0, 0};
-  // There are so few sequences that each thread can read all lengths.
+  // Each thread reads all lengths, because there are few sequences.
   int total = 0, begin = 0, end = 0;
   bool is_long = false;
   for (int seq = 0; seq < args.num_seqs; ++seq) {
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kCombineThreads)
     CombineKernel(const __grid_constant__ Args args, int head_dim, int rows) {
   __shared__ float4 values[kCombineThreads];
   __shared__ float2 stats[kCombineThreads];
-  const int blocks = args.rows / rows;  // for each head block
+  const int blocks = args.rows / rows;  // per head block
   const int head_block = blockIdx.x / blocks;
   const int first_row = blockIdx.x % blocks * rows;
   const SplitSequence split = FindCandidate<kUnit>(args, blockIdx.y, gridDim.y);
@@ -93,7 +93,8 @@ __global__ void __launch_bounds__(kCombineThreads)
     if (there) {
 #pragma unroll 8
       for (int i = first; i < split.pieces; i += step) {
-        // The first piece ends its part, the others begin theirs.
+        // The sequence's first piece is the last of its part; the other pieces
+        // are the first of theirs.
         const int64_t slot = (first_slot + i) * 2 + (i == 0 ? 1 : 0);
         const int64_t at = slot * args.rows + row;
         total.Add(__ldcg(args.partial_stats + at),

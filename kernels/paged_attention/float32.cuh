@@ -1,5 +1,5 @@
-// The kernels of float32.h, a part of paged_attention.cu: nvcc takes ten
-// seconds to read the headers of another file for all architectures.
+// The kernels of float32.h, a part of paged_attention.cu: as a separate file,
+// nvcc would take ten seconds to read its headers for all architectures.
 //
 // A thread block computes one row's attention for up to four heads that share a
 // kv head. Its warps take turns with the tokens; each has its own maximum, sum
@@ -24,10 +24,10 @@ inline constexpr int kWarps = 8;
 // The sequence and token of a query row. A row of no sequence sees no tokens.
 struct Row {
   int sequence;
-  int first;      // the tokens that it sees are in [first, end)
+  int first;      // the row sees only tokens in [first, end)
   int end;        // one past its own token
-  int position;   // of its own token, from which ALiBi counts
-  int first_new;  // the sequence's first token with a bit in custom_mask
+  int position;   // of its own token; ALiBi counts from there
+  int first_new;  // the sequence's first new token, bit 0 of custom_mask
 };
 
 __device__ inline int Clamp(int64_t value, int high) {
@@ -42,7 +42,7 @@ __device__ inline Row FindRow(const Float32Args& args, int row) {
     context = Clamp(args.context_lens[row], max_tokens);
     position = context - 1;
   } else {
-    // The last sequence that does not begin after the row.
+    // Find the last sequence that does not begin after the row.
     const int count = Clamp(*args.num_seqs, args.max_num_seqs);
     const auto begin_of = [&](int s) {
       return Clamp(args.cu_q_lens[s], args.num_rows);
@@ -107,7 +107,8 @@ __global__ void Float32Kernel(const Float32Args args) {
   float max[kHeads], sum[kHeads] = {}, slope[kHeads] = {};
   for (int h = 0; h < kHeads; ++h) {
     max[h] = -INFINITY;
-    // Heads past the last one repeat its computation, and are not written.
+    // Threads for heads past the last one repeat the last one, and write
+    // nothing.
     const int head = min(h, num_heads - 1);
     if (args.alibi_slopes != nullptr) {
       slope[h] = args.alibi_slopes[first_head + head];

@@ -15,9 +15,9 @@ namespace torch_xla_ext::paged_attention {
 
 struct Device {
   int multiprocessors;
-  int shared_memory;            // of a multiprocessor
-  int shared_memory_per_block;  // at most
-  int arch;                     // whose code it runs, as __CUDA_ARCH__
+  int shared_memory;            // per multiprocessor
+  int shared_memory_per_block;  // the maximum
+  int arch;                     // the __CUDA_ARCH__ whose code it runs
 };
 
 inline Status GetDevice(Device* device) {
@@ -38,7 +38,7 @@ inline Status GetDevice(Device* device) {
   return Status::Ok();
 }
 
-// How AttendKernel uses a multiprocessor.
+// How AttendKernel occupies a multiprocessor.
 struct Occupancy {
   int blocks;
   int warps;  // of a block
@@ -46,11 +46,11 @@ struct Occupancy {
   int shared_memory;  // of a block
 };
 
-// Two blocks of four warps, with three stages or more, are enough to saturate
-// the memory; where those do not fit, one block uses all the shared memory.
+// Two blocks of four warps, with three stages or more, saturate the memory. If
+// they do not fit, one block uses all the shared memory.
 template <typename Traits>
 Occupancy ChooseOccupancy(const Device& device) {
-  // Memory reserved by the system for each block, and static variables.
+  // Shared memory for static variables, and that the system reserves per block.
   constexpr int kReserved = 2048;
   const auto with = [&](int blocks, int warps) {
     const int available = std::min(device.shared_memory_per_block,
@@ -66,8 +66,8 @@ Occupancy ChooseOccupancy(const Device& device) {
   return with(1, kMaxWarps / 2);
 }
 
-// Slightly fewer parts than `most`, if sequences of equal length are then cut
-// in equal parts or not at all, which leaves less to combine.
+// Returns at most `most`, or slightly fewer parts if sequences of equal length
+// are then cut in equal parts or not at all: that leaves less to combine.
 inline int PartsFor(int most, int num_seqs) {
   for (int parts = most; parts * 25 >= most * 24; --parts) {
     if (parts % num_seqs == 0 || num_seqs % parts == 0) return parts;
@@ -87,8 +87,8 @@ inline void ChooseParts(int blocks, int head_dim, float* workspace,
   const int64_t part_floats = head_blocks * 2 * args->rows * (head_dim + 2);
   const int64_t room =
       std::max(workspace_size - skipped, int64_t{0}) / part_floats;
-  // If the workspace allows fewer parts, splitting is worth it only if there
-  // are still at least as many parts as without it.
+  // If the workspace limits the parts, splitting is worth it only if there are
+  // at least as many parts as without it.
   args->split =
       parts > 1 && room > 1 && room >= std::min(parts, args->num_seqs);
   args->parts =
@@ -100,8 +100,8 @@ inline void ChooseParts(int blocks, int head_dim, float* workspace,
 }
 
 // Launches a kernel in clusters of `cluster` blocks, or without clusters for 0.
-// If `dependent`, it may start before the previous kernel on the stream ends,
-// and waits for that itself.
+// A `dependent` kernel may start before the previous kernel on the stream ends,
+// and must wait for that itself.
 template <typename... Args>
 Status Launch(void (*kernel)(Args...), dim3 grid, int threads,
               int shared_memory, cudaStream_t stream, int cluster,
@@ -130,8 +130,8 @@ template <int kUnit, typename Args>
 Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
                      const Args& args) {
   const int candidates = Candidates(args);
-  // Few rows per block shorten the sums of few long contexts; more blocks than
-  // fit next to AttendKernel's would wait for those to end.
+  // With few rows per block, few long contexts are combined faster. But blocks
+  // that do not fit beside AttendKernel's would wait for those to end.
   const int head_blocks = args.num_kv_heads * args.head_blocks;
   int rows = 1;
   while (rows < args.rows &&
@@ -169,8 +169,7 @@ inline int64_t ClusterBlocks(const DecodeArgs& args) {
   return int64_t{args.num_kv_heads} * args.head_blocks * kClusterBlocks;
 }
 
-// Whether a context can be so long that it offsets what a kernel with clusters
-// saves.
+// Whether contexts can be so long that a kernel with clusters saves nothing.
 inline bool IsLong(const DecodeArgs& args, int head_dim) {
   constexpr int64_t kElements = 1 << 22;
   return int64_t{args.max_tokens} * 2 * head_dim > kElements;
@@ -188,8 +187,8 @@ bool UseClusters(const Device& device, const DecodeArgs& args) {
       args.num_seqs * of_sequence > device.multiprocessors * 7 / 8) {
     return false;
   }
-  // With little work per byte, slightly more than a third of the GPU saturates
-  // the memory.
+  // If there is little work per byte, slightly more than a third of the GPU
+  // saturates the memory.
   constexpr bool kKeepsUp =
       !Traits::kWiden && Traits::kHeadTiles == 1 && Traits::kHeadDim >= 128;
   if (kKeepsUp && of_sequence >= device.multiprocessors * 3 / 8) return true;
@@ -220,8 +219,8 @@ Status LaunchCluster(cudaStream_t stream, const DecodeArgs& args) {
                 kClusterBlocks, true, args);
 }
 
-// The choice of variants.cuh, of which this is the code. `Own` is the type of
-// the cache, and C that of kernels that serve several.
+// Implements the choice that variants.cuh describes. `Own` is the type of the
+// cache, and C that of kernels that serve several.
 template <typename Own, typename C, int kHeadDim, int kHeadTiles>
 Status LaunchKernels(cudaStream_t stream, const Device& device,
                      float* workspace, int64_t workspace_size,

@@ -16,7 +16,7 @@ __device__ inline void CopyUnit(const char* keys, const char* values,
                                 uint32_t shared) {
   constexpr int kCopies = Traits::kTileBytes / 16 / 32;
   const int lane = threadIdx.x % 32;
-  uint32_t rows[kCopies];  // all shuffles first, because of their latency
+  uint32_t rows[kCopies];  // All shuffles come first, to hide their latency.
 #pragma unroll
   for (int i = 0; i < kCopies; ++i) {
     rows[i] = __shfl_sync(kAllLanes, row, (i * 32 + lane) / Traits::kChunks);

@@ -58,7 +58,7 @@ def randn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 class Inputs:
-    """Random operands. Tokens that nobody may read are NaN."""
+    """Random operands. Tokens that the kernel must not read are NaN."""
 
     def __init__(self, case: Case, seed: int = 0) -> None:
         torch.manual_seed(seed)
@@ -176,7 +176,7 @@ def check(library: KernelLibrary, inputs: Inputs) -> torch.Tensor:
     out, (expected, expected_lse) = inputs.run(library), inputs.reference_with_lse()
     error = relative_error(out, expected)
     assert error <= TOLERANCE[inputs.case.dtype], (error, inputs.case)
-    # Each row, not only their norm, which would hide a wrong head or sequence.
+    # Each row is compared: a norm of all rows would hide a wrong head or sequence.
     rows = (out.double() - expected).norm(dim=-1)
     limits = 4 * TOLERANCE[inputs.case.dtype] * expected.norm(dim=-1)
     assert (rows <= limits).all(), (rows / limits, inputs.case)
@@ -236,7 +236,8 @@ def test_random_cases(library: KernelLibrary, seed: int) -> None:
 def test_every_cluster_kernel(
     library: KernelLibrary, dtype: torch.dtype, cache: torch.dtype | None, group: int, head_dim: int
 ) -> None:
-    """So few sequences that each has a thread block cluster, on GPUs with those."""
+    """There are so few sequences that each has a thread block cluster, on GPUs that support
+    them."""
     check(library, Inputs(Case([1500, 0], dtype, cache, head_dim=head_dim, group=group)))
 
 
@@ -351,7 +352,7 @@ def test_no_context_gives_zeros(library: KernelLibrary) -> None:
 
 
 def test_large_and_small_queries(library: KernelLibrary) -> None:
-    """Out of F16's range, which the fp8 kernel computes in."""
+    """The queries are out of float16's range; the fp8 kernel computes in float16."""
     for magnitude in (1e-30, 1e-3, 30.0):
         check(library, Inputs(Case([300, 20], cache=F8, magnitude=magnitude)))
     check(library, Inputs(Case([1, 1], cache=F8, magnitude=1e30)))

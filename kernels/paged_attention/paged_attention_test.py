@@ -28,7 +28,7 @@ def check(
     value_scale: float | None = None,
     **options: object,
 ) -> None:
-    """Compares calls with the reference, and with themselves on the CPU without XLA."""
+    """Compares calls with the reference, and with calls on the CPU without XLA."""
     head_dim = pages.keys.shape[-1]
     query = torch.randn(len(pages.lengths), num_heads, head_dim).to(dtype)
     scale = head_dim**-0.5
@@ -116,7 +116,7 @@ def test_options_against_float64(
 def test_tokens_before_the_window_may_have_any_value(
     device: torch.device, dtype: torch.dtype
 ) -> None:
-    """Tokens that the query does not see may be anything, as those behind the context."""
+    """Tokens that the query does not see may have any value, as tokens behind the context may."""
     pages = Pages.random([200, 33], 2, 64, 16, dtype)
     for table, length in zip(pages.tables, pages.lengths, strict=True):
         unseen = torch.arange(length - 20)
@@ -187,7 +187,7 @@ def test_shared_pages(device: torch.device) -> None:
 def test_long_contexts(
     device: torch.device, lengths: list[int], sinks: torch.Tensor | None
 ) -> None:
-    """Split in all ways that there are, on a GPU."""
+    """On a GPU these contexts are split in all possible ways."""
     options = {} if sinks is None else {"sinks": sinks}
     check(device, Pages.random(lengths, 1, 64, 16, DTYPES[0]), 4, DTYPES[0], **options)
 
@@ -209,7 +209,7 @@ def test_no_sequences(device: torch.device) -> None:
 
 
 def test_blocks_without_tokens(device: torch.device) -> None:
-    """The signature says so, for calls of the kernel itself as well."""
+    """The signature refuses these blocks, for direct calls of the kernel, too."""
     query = torch.randn(1, 2, 64).half().to(device)
     cache = torch.zeros(3, 0, 1, 64).half().to(device)
     data = int32([[0, 1]]).to(device), int32([5]).to(device)

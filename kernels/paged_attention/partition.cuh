@@ -20,13 +20,13 @@
 namespace torch_xla_ext::paged_attention {
 
 inline constexpr unsigned kAllLanes = 0xffffffff;
-// A block has this many warps, or fewer where shared memory is small.
+// A block has at most this many warps; fewer if there is little shared memory.
 inline constexpr int kMaxWarps = 4;
 
 // The architecture whose code a GPU of compute capability `major`.`minor` runs:
-// the newest compiled one that is not newer than the GPU. Not inline: files
-// that are compiled for 9.0 alone include this header, too, and the linker
-// keeps one definition of an inline function.
+// the newest compiled one that is not newer than the GPU. Not inline, because
+// the linker keeps only one definition of an inline function, and files that
+// are compiled for 9.0 alone include this header, too.
 int CodeArch(int major, int minor);
 
 // Division of numbers below 2^31 by a constant of the call, as a multiplication
@@ -67,8 +67,8 @@ struct DecodeArgs {
   // HasOwnRow is true; otherwise it is treated as the row of an empty sequence.
   const int32_t* cu_q_lens;
   const int32_t* num_live_seqs;
-  // Whether the kernel after ClusterKernel, which waits for it, may occupy the
-  // multiprocessors that it frees.
+  // Whether the kernel after ClusterKernel, which waits for ClusterKernel's
+  // end, may occupy multiprocessors that become free before.
   bool lets_next_start;
   // Words that one block sets to zero, for a later kernel.
   uint32_t* zeroed;
@@ -87,15 +87,16 @@ struct DecodeArgs {
   // The query heads of a kv head are processed in head blocks of `rows`; the
   // last one may have fewer.
   int rows;
-  int head_blocks;  // for each kv head
+  int head_blocks;  // per kv head
   int parts;
-  // Whether a part can begin and end within a sequence; see Splits, too.
+  // Whether a part can begin and end within a sequence. Splits decides for the
+  // lengths at hand.
   bool split;
   int stages;
 
   int sliding_window;  // INT_MAX: none
   float logit_scale;   // scale * key_scale * log2(e): the softmax is of base 2
-  float soft_cap;      // in the same units; 0: none
+  float soft_cap;      // to the base 2, too; 0: none
   float value_scale;
 
   // The workspace: for each head block and part, the results of the part's
@@ -104,8 +105,8 @@ struct DecodeArgs {
   float2* partial_stats;  // [all head blocks, parts, 2, rows]
 };
 
-// For a cache of type C, Bf16OrF16 or __nv_fp8_e4m3, and a head_dim of 64, 96,
-// 128, 192 or 256.
+// Launches the kernels for a cache of type C, Bf16OrF16 or __nv_fp8_e4m3, and a
+// head_dim of 64, 96, 128, 192 or 256.
 template <typename C>
 Status LaunchForCache(cudaStream_t stream, int64_t head_dim, float* workspace,
                       int64_t workspace_size, const DecodeArgs& args);
@@ -121,14 +122,14 @@ __device__ inline bool HasOwnRow(const int32_t* cu_q_lens, int num_rows,
                                  const int32_t* num_live_seqs, int s) {
   const int begin = __ldg(cu_q_lens + s), end = __ldg(cu_q_lens + s + 1);
   const int live = __ldg(num_live_seqs);
-  // Without branches, which would wait for the loads.
+  // No branches here: they would wait for the loads one by one.
   const bool begins = (begin == s) | ((s == 0) & (begin < 0));
   const bool ends = (end == s + 1) | ((s + 1 == num_rows) & (end > num_rows));
   return begins & ends & (s < live);
 }
 
-// Contexts of at most this many tokens are not split where each sequence can
-// have a part of its own: to combine the results would take longer.
+// If each sequence can have a part of its own, contexts of at most this many
+// tokens are not split, because combining the results would take longer.
 inline constexpr int kMostWhole = 512;
 
 // The units of a sequence with tokens that its query sees.
@@ -141,8 +142,8 @@ struct Units {
   __device__ int Count() const { return end - first; }
 };
 
-// Whether sequences are split. `is_any_long`: one has more units than those of
-// kMostWhole tokens.
+// Whether sequences are split. `is_any_long`: a context has more than
+// kMostWhole tokens, rounded up to units.
 template <typename Args>
 __device__ inline bool Splits(const Args& args, bool is_any_long) {
   return args.split && (is_any_long || args.num_seqs > args.parts);
@@ -152,7 +153,8 @@ template <int kUnit>
 __device__ inline Units UnitsOf(const DecodeArgs& args, int seq) {
   Units units;
   units.context = min(max(args.context_lens[seq], 0), args.max_tokens);
-  // Marked as unlikely, so that other calls need not fetch this code.
+  // Marked as unlikely, so that the compiler moves this code out of the way of
+  // other calls.
   if (__builtin_expect(args.cu_q_lens != nullptr, false)) {
     const bool has_row =
         HasOwnRow(args.cu_q_lens, args.num_seqs, args.num_live_seqs, seq);
@@ -230,11 +232,11 @@ struct Part {
   int seq_begin;
   int total;   // units of all parts
   bool split;  // whether it can begin and end within a sequence
-  Place next;  // the sequence that has unit `end`; begins at `end` if none has
+  Place next;  // of unit `end`; begins at `end` if there is none
 };
 
-// Whether the kernel leaves the batch to another one; called by a whole block,
-// each thread with a range of the sequences.
+// Whether the kernel leaves the batch to another kernel. Called by a whole
+// block; each thread checks a range of the sequences.
 __device__ inline bool Refuses(const DecodeArgs& args, int first, int last) {
   return false;
 }
@@ -276,7 +278,7 @@ __device__ inline Part FindPart(const Args& args, int index) {
 
   const Division division = Divide(args, total);
   const int begin = division.Begin(index), end = division.Begin(index + 1);
-  // Only the thread that has the sequence with unit `at` continues.
+  // Only the thread whose range contains unit `at` continues.
   const auto locate = [&](int at, auto found) {
     if (at < begin_of_mine || at >= end_of_mine) return;
     Place place = PlaceOf<kUnit>(args, first, begin_of_mine);

@@ -30,27 +30,28 @@ struct AttendTraits {
   static constexpr bool kWiden = std::is_same_v<C, __nv_fp8_e4m3>;
   using Math = std::conditional_t<kWiden, __half, C>;
   static constexpr int kHeadDim = kHeadDim_;
-  static constexpr int kHeadTiles = kHeadTiles_;  // of 8 heads
+  static constexpr int kHeadTiles = kHeadTiles_;  // tiles of 8 heads
   static constexpr int kHeads = 8 * kHeadTiles;
   static constexpr int kDimTiles = kHeadDim / 16;
   static constexpr int kRowBytes = kHeadDim * sizeof(C);
-  static constexpr int kChunks = kRowBytes / 16;  // of a row, of 16 bytes
+  static constexpr int kChunks = kRowBytes / 16;  // chunks of 16 bytes per row
   // Tokens that a warp works on at a time; more if the rows are short.
   static constexpr int kUnit = kRowBytes <= 128 ? 32 : kMinUnit;
   static constexpr int kTokenTiles = kUnit / 16;
   static constexpr int kTileBytes = kUnit * kRowBytes;
-  static constexpr int kStageBytes = 2 * kTileBytes;  // of a warp: K and V
+  static constexpr int kStageBytes = 2 * kTileBytes;  // per warp, for K and V
   // 16×16 matrices of keys or values that a warp loads before it multiplies, to
   // hide the latency of the loads: as many as fit in registers.
-  static constexpr int kLoads = kChunks / 2;  // of 16 tokens
+  static constexpr int kLoads = kChunks / 2;  // loads per 16 tokens
   static constexpr int kRoom = 64 / (kHeadTiles * kDimTiles);
   static constexpr int kBatch = LargestDivisor(kLoads, kRoom);
-  // The number of dimensions for which the warps' results are added up at a
-  // time. Rows of floats are padded by 4 to avoid bank conflicts.
+  // The warps' results are added up for this many dimensions at a time. Rows of
+  // floats are padded by 4 to avoid bank conflicts.
   static constexpr int kSumDims =
       kHeadTiles == 1 && kHeadDim % 64 == 0 ? 64 : 32;
   static constexpr int kSumRow = kSumDims + 4;
-  static constexpr int kSumBytes = kHeads * kSumRow * sizeof(float);  // a warp
+  // Per warp.
+  static constexpr int kSumBytes = kHeads * kSumRow * sizeof(float);
   static_assert(kSumBytes % 128 == 0 && kTileBytes % 128 == 0);
   // The bytes of the units in the shared memory of a ClusterKernel block.
   static constexpr int kClusterBytes = 192 * 1024;

@@ -35,13 +35,15 @@ struct Variants {
   Kernel kernel;
   unsigned caches;
   int head_tiles;  // 1: up to 8 heads of a kv head in a block; 2: up to 16
-  int first_arch;  // of the code that the GPU runs (CodeArch), to last_arch
+  int first_arch;  // first_arch to last_arch: of the code that the GPU runs
+                   // (CodeArch)
   int last_arch;
   int head_dims[5];
 };
 
-// Whether the code for an architecture has a kernel. Each takes nvcc about a
-// second; compute capability 9.0, on which they were compared, has most.
+// Whether the code for an architecture contains a kernel. Each kernel takes
+// nvcc about a second. Compute capability 9.0, on which the kernels were
+// compared, has the most.
 template <typename Traits>
 __host__ __device__ constexpr bool IsCompiled(Kernel kernel, int arch) {
   // kAttend serves BF16 and F16 with one kernel, in which there may be sinks,

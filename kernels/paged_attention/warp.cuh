@@ -15,8 +15,8 @@
 
 namespace torch_xla_ext::paged_attention {
 
-// The state that a warp's lanes hold for one sequence; see MultiplyAdd for the
-// layout of products.
+// The state of a warp's lanes for one sequence; see MultiplyAdd for the layout
+// of products.
 template <typename Traits>
 struct WarpState {
   uint32_t query[Traits::kDimTiles][Traits::kHeadTiles][2];
@@ -24,7 +24,7 @@ struct WarpState {
   float out[Traits::kDimTiles][Traits::kHeadTiles][4];
   // Values for heads 2 * (lane % 4) and + 1 of each tile.
   float max[Traits::kHeadTiles][2];
-  float sum[Traits::kHeadTiles][2];  // of this lane's tokens alone
+  float sum[Traits::kHeadTiles][2];  // over this lane's tokens only
   float scale[Traits::kHeadTiles][2];
   float slope[Traits::kHeadTiles][2];
 };
@@ -59,7 +59,7 @@ __device__ inline HeadRows RowsOf(const DecodeArgs& args, int seq, int head,
   return {static_cast<int64_t>(seq) * args.num_heads + head, head, count};
 }
 
-// Reads the queries as the tensor cores' second factor: column lane / 4.
+// Reads the queries as the tensor cores' second operand: column lane / 4.
 template <typename Traits, typename Rows>
 __device__ inline void LoadQuery(const DecodeArgs& args, const Rows& rows,
                                  WarpState<Traits>* state) {
@@ -149,7 +149,8 @@ __device__ inline void LoadQuery(const DecodeArgs& args, const Rows& rows,
   }
 }
 
-// Soft cap and ALiBi. They are rare, so they have no separate kernels.
+// Applies the soft cap and ALiBi. Both are rare, so there are no kernels
+// without them.
 template <typename Traits>
 __device__ inline void Transform(
     const DecodeArgs& args, int distance, const WarpState<Traits>& state,
@@ -312,8 +313,7 @@ __device__ inline void AttendUnit(const DecodeArgs& args, const Rows& rows,
         float weight[2];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          // For a column without any token yet, -inf - -inf would be NaN: use
-          // 0.
+          // 0 for a column without tokens so far, because -inf - -inf is NaN.
           const float base = max[h][j] == -INFINITY ? 0 : max[h][j];
           weight[j] = Exp2(logits[tile][h][2 * half + j] - base);
           state->sum[h][j] += weight[j];

@@ -8,14 +8,14 @@
 
 namespace torch_xla_ext::paged_attention {
 
-// launch.cuh starts no more thread blocks.
+// The maximum number of thread blocks that launch.cuh starts.
 inline constexpr int64_t kMaxBlocks = 512;
 // The heads of a head block fill at most this many columns.
 inline constexpr int64_t kMaxRows = 16;
 
-// Two partial results per block, each for the `rows` that the kernel processes
-// at once, with two floats per row for the maximum and the sum; and 4 floats to
-// align them (paged_attention.h).
+// Two partial results per block: for each of the `rows` that the kernel
+// processes at once, head_dim floats, the maximum and the sum. 4 more floats
+// are for alignment (paged_attention.h).
 constexpr int64_t WorkspaceOfRows(int64_t rows, int64_t head_dim) {
   return kMaxBlocks * (2 * rows * (head_dim + 2) + 2) + 4;
 }

@@ -24,7 +24,7 @@ __device__ uint32_t LargestOfBlock(uint32_t value) {
   return value;
 }
 
-// Each block reads one row twice, the second time from the cache.
+// Each block reads one row twice; the second read hits the cache.
 template <typename T, int kCount>
 __global__ void __launch_bounds__(kMostThreads)
     QuantizeKernel(const T* x, uint8_t* quantized, float* scale,
@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(kMostThreads)
   const int64_t row = blockIdx.x, count = num_columns / kCount;
   const From* const from = reinterpret_cast<const From*>(x + row * num_columns);
   To* const to = reinterpret_cast<To*>(quantized + row * num_columns);
-  // The bits of positive floats have the order of the floats, and NaN is last.
+  // The bits of non-negative floats compare like the floats, and NaN is the
+  // largest.
   uint32_t bits = 0;
 #pragma unroll 4
   for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {

@@ -19,7 +19,7 @@ Status QuantizeRowsOnHost(AnyBuffer x, AnyResult quantized, AnyResult scale,
       float largest = 0;
       for (int64_t i = 0; i < num_columns; ++i) {
         const float size = std::abs(static_cast<float>(from[i]));
-        if (!(size <= largest)) largest = size;  // a NaN stays
+        if (!(size <= largest)) largest = size;  // keeps a NaN
         if (std::isnan(largest)) break;
       }
       const float quotient = largest / kLargest;

@@ -28,12 +28,12 @@ struct Arguments {
   float* workspace;
   int64_t workspace_size;
 
-  bool is_bf16;      // q and out; else F16
+  bool is_bf16;      // dtype of q and out: BF16, else F16
   bool q_is_float8;  // all elements of q are values of F8E4M3FN
   int num_tokens;    // max_num_batched_tokens
   int num_q_heads;
   int num_kv_heads;
-  int group_size;  // query heads of one kv head
+  int group_size;  // query heads per kv head
   int head_dim;
   int max_num_seqs;
   int pages_per_seq;
@@ -45,32 +45,32 @@ struct Arguments {
   float v_scale;
   int sliding_window;  // INT_MAX: none
   bool causal;
-  int max_q_len;   // INT_MAX: any number of query rows of a sequence
-  int mask_words;  // of a row of custom_mask
+  int max_q_len;   // INT_MAX: no limit on a sequence's query rows
+  int mask_words;  // words per row of custom_mask
 
-  // The kernels of paged_attention were launched before: row s is done if it is
-  // the only row of sequence s (HasOwnRow), and all other rows are zeros.
+  // The kernels of paged_attention have been launched. They compute row s if it
+  // is the only row of sequence s (HasOwnRow), and set all other rows to zero.
   bool decoded;
-  // If positive: FewQueriesSplitKernel was launched before, and the batch is
-  // done if no sequence has more query tokens than this.
+  // If positive, FewQueriesSplitKernel has been launched. It computes the whole
+  // batch if no sequence has more query tokens than this, else nothing.
   int few_queries;
-  // The number of words at the beginning of the workspace that are zero by
-  // then.
+  // The number of words at the beginning of the workspace that those kernels
+  // set to zero.
   int64_t num_zeroed;
 };
 
-// The kernels of ragged_paged_attention; variants.cuh says which one is for
+// The kernels of ragged_paged_attention. variants.cuh lists which one serves
 // which batch.
 
-// The head_dim for which the kernel for Hopper is compiled, and the keys of its
-// tiles.
+// The head_dim for which the kernel for Hopper is compiled, and the number of
+// keys per tile.
 inline constexpr int kSm90HeadDim = 128, kSm90TileTokens = 128;
 cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments,
                              bool cache_is_fp8);
 
-// A row is a query token and one of the heads of a kv head. `half`: with half
-// the shared memory. `args` is the same batch for the kernels of
-// paged_attention.
+// A row is a query token and one of the heads of a kv head. With `half`, the
+// kernel uses half the shared memory. `args` is the same batch for the kernels
+// of paged_attention.
 inline constexpr int kFewQueriesTileRows = 16;
 Status LaunchFewQueries(cudaStream_t stream, const Arguments& arguments,
                         bool half, paged_attention::DecodeArgs args);
@@ -124,15 +124,16 @@ __device__ inline Sequence LoadSequence(const Arguments& arguments, int s) {
   return sequence;
 }
 
-// Whether other kernels were launched before and have left nothing to do. Waits
-// for their end. Called by a whole block.
+// Waits for the end of kernels that were launched before, if any, and returns
+// whether they have left nothing to do. Called by a whole block.
 __device__ inline bool NothingIsLeft(const Arguments& arguments) {
   if (!arguments.decoded && arguments.few_queries == 0) return false;
   bool is_left = false;
-  // This may run before those kernels end, because the operands are older than
-  // them.
+  // This may run before those kernels end, because they do not write the
+  // operands.
   const int num_seqs = NumSequences(arguments);
-  // The loads do not wait for that of num_seqs.
+  // The loop's limit does not depend on num_seqs, so its loads need not wait
+  // for that one.
   for (int s = threadIdx.x; s < arguments.max_num_seqs; s += blockDim.x) {
     const int q_len = LoadSequence(arguments, s).q_len;
     is_left |= (s < num_seqs) & (q_len > arguments.few_queries);
@@ -166,8 +167,8 @@ __device__ inline int FindSequence(const Arguments& arguments, int slot,
   return begin;
 }
 
-// Launches one of the two kernels, which begin with NothingIsLeft, with the
-// first `counters` words of the workspace zero.
+// Launches one of the two kernels that begin with NothingIsLeft, and makes sure
+// that the first `counters` words of the workspace are zero.
 template <typename... Others>
 cudaError_t LaunchKernel(cudaStream_t stream,
                          void (*kernel)(Arguments, Others...), int blocks,
@@ -194,7 +195,8 @@ cudaError_t LaunchKernel(cudaStream_t stream,
     error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor,
                                    device);
     if (error != cudaSuccess) return error;
-    // It may start before the previous kernel ends, because it waits itself.
+    // The kernel may start before the previous one ends, because it waits
+    // itself.
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.numAttrs = paged_attention::CodeArch(major, minor) >= 900 ? 1 : 0;
@@ -202,8 +204,8 @@ cudaError_t LaunchKernel(cudaStream_t stream,
   return cudaLaunchKernelEx(&config, kernel, arguments, others...);
 }
 
-// Zeros the rows of `out` before the first sequence and after the last one.
-// Each of the `num_workers` groups of `num_threads` threads does its share.
+// Zeroes the rows of `out` before the first sequence and after the last one.
+// The work is divided among `num_workers` groups of `num_threads` threads.
 __device__ inline void ZeroOtherRows(const Arguments& arguments, int worker,
                                      int num_workers, int thread,
                                      int num_threads) {
@@ -228,9 +230,9 @@ __device__ inline void ZeroOtherRows(const Arguments& arguments, int worker,
   }
 }
 
-// Finishes a row of `out`, of one token and head, whose sum of weights,
-// relative to 2^max, is complete except for the sink. Returns the factor for
-// its sums of values, and writes its element of `lse` if `writes_lse`.
+// Finishes a row of `out`, of one token and head. `sum`, of weights relative to
+// 2^max, is complete except for the sink. Returns the factor for the row's sums
+// of values, and writes its element of `lse` if `writes_lse`.
 __device__ inline float Finish(const Arguments& arguments, int64_t row,
                                bool writes_lse, float max, float sum) {
   PartialSum total = {max, sum, {1, 0, 0, 0}};

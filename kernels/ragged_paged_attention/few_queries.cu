@@ -1,6 +1,6 @@
-// For several queries of one or two sequences with long contexts, on Hopper:
-// the cluster kernel of paged_attention, with rows for the query tokens as well
-// as for the heads of a kv head.
+// The kernel for several queries of one or two sequences with long contexts, on
+// Hopper: the cluster kernel of paged_attention, in which a row is a pair of a
+// query token and a head of the kv head.
 #include "kernels/paged_attention/cluster.cuh"
 #include "kernels/paged_attention/launch.cuh"
 #include "kernels/ragged_paged_attention/arguments.cuh"

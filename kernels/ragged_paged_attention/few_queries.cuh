@@ -13,12 +13,12 @@ namespace torch_xla_ext::ragged {
 struct TokenRows {
   int begin;      // the sequence's first row in q
   int first;      // index of the first row among the sequence's pairs
-  int num_heads;  // of all kv heads
-  int head;       // the kv head's first one
+  int num_heads;  // for all kv heads
+  int head;       // the kv head's first query head
   int group;
   int count;
-  // The position of the sequence's first query, which may be negative, or one
-  // after all tokens if no row hides any.
+  // The position of the sequence's first query, which may be negative. If no
+  // row hides any token, a position after all tokens.
   int position;
 
   __device__ int64_t IndexOf(int row) const {

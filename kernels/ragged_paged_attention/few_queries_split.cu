@@ -1,10 +1,10 @@
-// For several query tokens at the end of each long context, on Hopper:
-// AttendKernel and CombineKernel of paged_attention, with rows for the query
-// tokens as well as for the heads of a kv head.
+// The kernels for several query tokens at the end of each long context, on
+// Hopper: AttendKernel and CombineKernel of paged_attention, in which a row is
+// a pair of a query token and a head of the kv head.
 //
-// They serve a batch only if no sequence has more rows than one thread block
-// takes, which they find out on the GPU. The kernel after them serves all other
-// batches.
+// They serve a batch only if no sequence has more rows than fit one thread
+// block, which they determine on the GPU. The kernel after them serves all
+// other batches.
 #include "kernels/paged_attention/launch.cuh"
 #include "kernels/ragged_paged_attention/arguments.cuh"
 #include "kernels/ragged_paged_attention/few_queries.cuh"
@@ -24,10 +24,10 @@ constexpr int kHeadDim = kSm90HeadDim;
 // The same batch for AttendKernel and for LoadSequence.
 struct TokenArgs : DecodeArgs {
   Arguments batch;
-  int max_q_len;  // of the sequences of a batch that is served here
+  int max_q_len;  // the limit for batches that these kernels serve
 };
 
-// The following functions take the place of those for DecodeArgs.
+// The following functions overload those for DecodeArgs.
 
 __device__ inline Sequence LoadIfLive(const TokenArgs& args, int seq) {
   Sequence sequence = LoadSequence(args.batch, seq);

@@ -45,15 +45,15 @@ struct BlockState {
     TokenTables<typename Plans<Shape>::Large> large;
   } tables;
   static constexpr int kRows = Plans<Shape>::Large::kRows;
-  float powers[Shape::kWiden ? kRows : 1];  // of two, of the queries' rows
-  float2 stats[kRows];                      // of the rows of sums
+  float powers[Shape::kWiden ? kRows : 1];  // per row of queries
+  float2 stats[kRows];                      // one per row of sums
   ShareState share;
   Piece piece;
   bool has_piece;
   bool is_last_piece;
 };
 
-// Computes state.piece, and leaves the result in `out` or in the workspace.
+// Computes state.piece, and stores the result in `out` or in the workspace.
 template <typename Plan>
 __device__ inline void Attend(const Arguments& arguments, int kv_head,
                               uint8_t* shared, TokenTables<Plan>& tables,
@@ -157,7 +157,7 @@ __device__ inline void Attend(const Arguments& arguments, int kv_head,
   }
 }
 
-// Called by a whole block after it has left a piece in the workspace: if that
+// Called by a whole block after it has stored a piece in the workspace. If that
 // is the last piece of the tile to arrive, adds up all pieces.
 template <typename Shape>
 __device__ inline void Combine(const Arguments& arguments, const Piece& piece,
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kGenericThreads, /*blocks of an SM=*/2)
     StartShare<kUnit>(arguments, shares, block - shares.long_slots, kv_head,
                       &state.share);
   }
-  if (threadIdx.x >= 64) {  // the others find work meanwhile
+  if (threadIdx.x >= 64) {  // the other warps find work meanwhile
     ZeroOtherRows(arguments, blockIdx.x, gridDim.x, threadIdx.x - 64,
                   kGenericThreads - 64);
   }

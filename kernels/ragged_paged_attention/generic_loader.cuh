@@ -12,7 +12,7 @@ namespace torch_xla_ext::ragged {
 // masked.
 template <int kTileTokens>
 struct TokenTable {
-  int64_t offset[kTileTokens];  // in bytes of kv_pages; -1 of those that do not
+  int64_t offset[kTileTokens];  // bytes into kv_pages; -1 for masked tokens
   uint32_t valid[(kTileTokens + 31) / 32];  // a bit for each
 };
 
@@ -31,7 +31,7 @@ __device__ inline int64_t RowIndex(const Arguments& arguments,
          kv_head * group + head;
 }
 
-// Copies a piece's queries, and zeros for rows that it does not have.
+// Copies a piece's queries; rows that it does not have become zeros.
 template <typename Plan>
 __device__ inline void LoadQuery(const Arguments& arguments, const Piece& piece,
                                  int kv_head, uint32_t to) {
@@ -115,8 +115,8 @@ struct VisibleTokens {
 };
 
 // Copies the tiles [begin, end) of a sequence's keys and values, kStages - 1
-// tiles ahead of their use; called by a whole block. Page numbers are asked for
-// when it is made.
+// tiles ahead of their use; called by a whole block. The constructor starts to
+// load the first page numbers.
 template <typename Plan>
 class TileLoader {
  public:
@@ -157,7 +157,7 @@ class TileLoader {
     __syncthreads();
   }
 
-  // Continues copying; to be called after Wait, and before the tile is used.
+  // Starts the next copies. Call it after Wait, and before the tile is used.
   __device__ void GoOn() {
     CopyNext();
     // next_ is the first tile without a table.
@@ -170,7 +170,7 @@ class TileLoader {
 
   __device__ int PageOf(int token) const {
     const int size = arguments_.page_size;
-    // A division is slow.
+    // A shift is faster than a division.
     return (size & (size - 1)) == 0 ? token >> (31 - __clz(size))
                                     : token / size;
   }

@@ -24,10 +24,10 @@ struct Shape {
   static constexpr bool kIsF16 = std::is_same_v<C, __half>;
   using Math = std::conditional_t<kWiden, __half, C>;
   static constexpr int kHeadDim = kHeadDim_;
-  static constexpr int kQueryBytes = kHeadDim * 2;        // of a row
-  static constexpr int kRowBytes = kHeadDim * sizeof(C);  // of a key or value
+  static constexpr int kQueryBytes = kHeadDim * 2;        // per row
+  static constexpr int kRowBytes = kHeadDim * sizeof(C);  // per key or value
   static constexpr int kChunks = kRowBytes / 16;
-  // In the end, the warps' sums reuse the memory of queries, keys and values.
+  // At the end, the warps' sums reuse the memory of queries, keys and values.
   // Rows of floats are padded by 8 to avoid bank conflicts.
   static constexpr int kSumRow = kHeadDim + 8;
 };
@@ -45,10 +45,12 @@ struct Plan {
   static constexpr int kWarpRows = 16 * kFragments;
   static constexpr int kRows = kWarpRows * kWarps / kTokenWarps / kDimWarps;
   static constexpr int kTileTokens = kTileTokens_;
-  static constexpr int kTileBytes = kTileTokens * Shape::kRowBytes;  // of keys
+  // Per tile of keys.
+  static constexpr int kTileBytes = kTileTokens * Shape::kRowBytes;
   static constexpr int kQueryTileBytes = kRows * Shape::kQueryBytes;
-  // Tiles of keys and values that are being copied or used. If possible, two
-  // blocks fit the 164 KB of an A100's multiprocessor.
+  // The number of tiles of keys and values that are being copied or used: if
+  // possible, so that two blocks fit into the 164 KB of an A100's
+  // multiprocessor.
   static constexpr int kStages =
       std::clamp((80 * 1024 - kQueryTileBytes) / (2 * kTileBytes), 2, 4);
   static constexpr int kSharedBytes =
@@ -61,20 +63,20 @@ struct Plan {
 #ifdef __CUDA_ARCH__
 inline constexpr int kArch = __CUDA_ARCH__;
 #else
-inline constexpr int kArch = 0;  // host code has no plans
+inline constexpr int kArch = 0;  // host code contains no plans
 #endif
 
 template <typename Shape>
 struct Plans {
   static constexpr int kDim = Shape::kHeadDim;
   static constexpr int kTileTokens = Shape::kRowBytes <= 256 ? 64 : 32;
-  // The most rows, if there are registers for their sums: each fragment of keys
-  // and values is used twice.
+  // The plan with the most rows, if their sums fit into registers: each
+  // fragment of keys and values is used twice.
   using Large = Plan<Shape, kDim <= 128 ? 2 : 1, 1, 1, kTileTokens>;
   using Middle = Plan<Shape, 1, 1, 1, kTileTokens>;
-  // Rows for one warp, as in a decode step: the warps have different tokens,
-  // and different dimensions if the sums of all dimensions would need too many
-  // registers.
+  // The plan for the rows of one warp, as in a decode step. The warps have
+  // different tokens, and also different dimensions if the sums of all
+  // dimensions would need too many registers.
   using Small = Plan<Shape, 1, kDim <= 128 ? 4 : 2, kDim <= 128 ? 1 : 2,
                      Shape::kRowBytes <= 128   ? 128
                      : Shape::kRowBytes <= 256 ? 64

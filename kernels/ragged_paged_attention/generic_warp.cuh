@@ -17,7 +17,7 @@ struct WarpRows {
   int position[kFragments][2];
   int first_new;
   int first_token;
-  float power[kFragments][2];  // factors of the queries
+  float power[kFragments][2];  // factors by which the queries were divided
   int min_position;            // of the last token that a row of the tile sees
   int max_position;
 };
@@ -272,7 +272,8 @@ class WarpAttention {
     for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        // Two maxima, so that fewer comparisons wait for another.
+        // Two independent maxima, so that fewer comparisons wait for each
+        // other.
         float row[2] = {-INFINITY, -INFINITY};
 #pragma unroll
         for (int n = 0; n < kTokens / 8; ++n) {
@@ -289,9 +290,8 @@ class WarpAttention {
         float row = max[f][i];
         row = fmaxf(row, __shfl_xor_sync(~0u, row, 1));
         row = fmaxf(row, __shfl_xor_sync(~0u, row, 2));
-        // The maximum is replaced only if the new one is larger by a factor of
-        // 2^8: factors of up to 2^8 do no harm, and the sums so far are seldom
-        // rescaled.
+        // Keep the old maximum unless the new one is larger by a factor of 2^8.
+        // Weights of up to 2^8 do no harm, and sums are seldom rescaled.
         max[f][i] = row > max_[f][i] + 8 ? row : max_[f][i];
         changed |= max[f][i] != max_[f][i];
       }
@@ -301,7 +301,7 @@ class WarpAttention {
     for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        // All terms of a row that has had no visible token yet are zero.
+        // All terms of a row are zero until it has seen a token.
         const float base = max_[f][i] == -INFINITY ? 0 : max_[f][i];
 #pragma unroll
         for (int n = 0; n < kTokens / 8; ++n) {
@@ -338,7 +338,7 @@ class WarpAttention {
   uint32_t query_registers_[kQueryInRegisters ? kSteps : 1][kFragments][4];
   float factor_[kFragments][2];
   float max_[kFragments][2];
-  float sum_[kFragments][2];  // of this lane's tokens alone
+  float sum_[kFragments][2];  // over this lane's tokens only
   float out_[kFragments][kDims / 8][4] = {};
 };
 

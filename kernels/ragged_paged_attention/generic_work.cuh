@@ -31,10 +31,10 @@ inline constexpr int kMinShare = 256;
 // and share, its first and last pieces. A piece has rows of head_dim sums, and
 // a maximum and a sum of weights for each row.
 struct Shares {
-  int count;           // of each kv head; fewer may be used
+  int count;           // per kv head; fewer may be used
   unsigned* arrivals;  // null: nothing is split
   float* pieces;
-  int64_t piece_floats;  // what there is room for
+  int64_t piece_floats;  // for which there is room
   int long_tile_rows;
   int long_slots;
 };
@@ -61,13 +61,13 @@ __host__ __device__ inline int64_t PieceFloats(int rows, int head_dim) {
 // the group), and a range of units of tokens.
 struct Piece {
   Sequence sequence;
-  int first_row;  // of the sequence's
+  int first_row;  // first row among the sequence's rows
   int num_rows;
-  int kv_begin, kv_end;  // units of tokens, not all of which are visible
+  int kv_begin, kv_end;  // in units of tokens, some of which may be masked
   // The destination of the sums. Null if the piece is the whole tile: then they
   // go to `out`.
   float* sums;
-  float* first_sums;  // of the tile's first piece; the others are
+  float* first_sums;  // of the tile's first piece; other pieces start
   float* other_sums;  // here, each piece_stride further than the last
   int64_t piece_stride;
   int num_pieces;
@@ -121,7 +121,7 @@ __device__ inline bool FindLongTile(const Arguments& arguments, int slot,
 // sequences.
 struct ShortWork {
   Sequence sequence;
-  int row_tiles;  // 0 if it is long or has no rows
+  int row_tiles;  // 0 if the sequence is long or has no rows
   int kv_begin;
   int kv_units;
   int64_t begin;
@@ -142,7 +142,7 @@ __device__ inline ShortWork LoadShortWork(const Arguments& arguments, int s,
                           arguments.sliding_window + 1,
                       0) /
                   kUnit;
-  // At least one, so that zeros are written if there are no tokens.
+  // At least one unit, so that zeros are written if there are no tokens.
   work.kv_units =
       max(CeilDivide(work.sequence.kv_len, kUnit) - work.kv_begin, 1);
   work.begin = begin;
@@ -185,7 +185,7 @@ struct ShareState {
   int64_t stride;  // of pieces
   Division division;
   int64_t at, end;
-  ShortWork work;  // which has unit `at`
+  ShortWork work;  // the work that contains unit `at`
 };
 
 // Finds where a share begins; called by a whole block. All blocks divide the
@@ -251,7 +251,7 @@ __device__ inline void StartShare(const Arguments& arguments,
     state->at = at;
     state->end = share < count ? division.Begin(share + 1) : total;
   }
-  // Only the thread that has its sequence continues.
+  // Only the thread whose sequences contain unit `at` continues.
   const int64_t begin = end_of_mine - sum;
   if (begin <= at && at < end_of_mine) {
     int s = first;
@@ -264,8 +264,8 @@ __device__ inline void StartShare(const Arguments& arguments,
   __syncthreads();
 }
 
-// The destination of a piece of the tile [begin, end). The first piece is the
-// last of its share, the others are the first of theirs.
+// Sets the destination of a piece of the tile [begin, end). The tile's first
+// piece is the last of its share; its other pieces are the first of theirs.
 __device__ inline void PlacePiece(const Shares& shares, const ShareState& state,
                                   int64_t begin, int64_t end, Piece* piece) {
   const bool ends = end <= state.end, begins = begin >= state.at;

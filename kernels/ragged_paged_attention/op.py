@@ -10,8 +10,8 @@ __all__ = ["ragged_paged_attention"]
 
 TARGET = "XlaGpuRaggedPagedAttention"
 _NAME = "xla_gpu::ragged_paged_attention"
-# The largest accepted logit of masked tokens in upstream's kernel: its probability is 0 beside any
-# sensible logit, as if the token was left out.
+# The largest accepted logit of masked tokens in upstream's kernel. Beside any sensible logit, its
+# probability is 0, as if the token were left out.
 _MAX_MASK_VALUE = torch.finfo(torch.float16).min
 
 
@@ -30,8 +30,8 @@ def _check(
     _paged.require_logit_options(_NAME, "sm_scale", sm_scale, sliding_window, soft_cap)
     if mask_value is not None and not mask_value <= _MAX_MASK_VALUE:
         raise ValueError(
-            f"{_NAME}: mask_value must be None or at most {_MAX_MASK_VALUE}, by which masked "
-            f"tokens take no part, but is {mask_value}"
+            f"{_NAME}: mask_value must be None or at most {_MAX_MASK_VALUE}, so that masked tokens "
+            f"have no weight, but is {mask_value}"
         )
     if not causal and sliding_window is not None:
         raise ValueError(

@@ -62,7 +62,7 @@ __global__ void ReportOutOfRange(const Arguments arguments) {
         target, s, arguments.max_q_len, end - begin);
   }
   if (sequence.q_len == 0) return;
-  // Page numbers before the window may have any value.
+  // Page numbers before the window are not checked: they may have any value.
   const int first_position = ragged::PositionOf(arguments, sequence, 0);
   const int first_token =
       max(max(first_position, 0) - arguments.sliding_window + 1, 0);
@@ -124,7 +124,7 @@ paged_attention::DecodeArgs DecodeArgsOf(DType cache_dtype,
 // those of paged_attention.
 paged_attention::DecodeArgs FirstKernelArgs(DType cache_dtype, bool is_followed,
                                             Arguments* arguments) {
-  // One thread block zeros them, so limit their number.
+  // Limit their number, because a single thread block sets them to zero.
   constexpr int64_t kMostZeroed = 4096;
   const int64_t counters =
       NumCounters(NumTileSlots(arguments->num_tokens, arguments->max_num_seqs,

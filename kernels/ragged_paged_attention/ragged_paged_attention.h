@@ -25,16 +25,16 @@
 // are 0: new token j has bit j % 32 of custom_mask[i][j / 32]. Tokens without
 // bits are visible as without a mask.
 //
-// With max_q_len, the rows of sequences that have more are undefined.
+// With max_q_len, the results of sequences with more query rows are undefined.
 //
-// Device data is not trusted: num_seqs and kv_lens are clamped to
-// [0, max_num_seqs] and [0, pages_per_seq * page_size], query rows to those of
-// q and to at most kv_len for each sequence (the last ones; others give zeros),
+// Device data is not trusted: num_seqs and kv_lens are clamped to [0,
+// max_num_seqs] and [0, pages_per_seq * page_size], query rows to those of q
+// and to at most kv_len for each sequence (the last ones; others give zeros),
 // and a token whose page number is not in [0, total_num_pages) is masked. If
-// cu_q_lens decreases, which it must not, the rows of `out` are undefined: some
-// may not be written, others belong to two sequences. Even then, only the
-// operands are read and only the results written. Tokens that no query of a
-// sequence sees, before its window or after its last token, may hold anything.
+// cu_q_lens decreases, which it must not, the rows of `out` are undefined. Even
+// then, only the operands are read, and only the results are written. Tokens
+// that no query of a sequence sees, before its window or after its last token,
+// may hold anything.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_RAGGED_PAGED_ATTENTION_H_
 #define KERNELS_RAGGED_PAGED_ATTENTION_RAGGED_PAGED_ATTENTION_H_
 
@@ -72,10 +72,10 @@ struct RaggedPagedAttentionParams {
   bool causal;
   // Prints each page number and length that is out of range.
   bool report_out_of_range;
-  // All elements of q, in BF16, are values of F8E4M3FN, so that its products
-  // with pages of F8E4M3FN may be computed in that.
+  // Promises that all elements of q, in BF16, are values of F8E4M3FN. Products
+  // of q with F8E4M3FN pages may then be computed in F8E4M3FN.
   bool q_is_float8;
-  // No sequence has more query rows; 0: there may be any number.
+  // Promises that no sequence has more query rows. 0: no limit.
   int64_t max_q_len;
 
   static constexpr auto Fields() {

@@ -22,7 +22,7 @@ struct Sequence {
 // The bits of custom_mask, which may be absent.
 struct Mask {
   const int32_t* bits;
-  int64_t words;  // of a row
+  int64_t words;  // per row
 
   // Whether row `row` sees the new token `token` of its sequence.
   bool Shows(int64_t row, int64_t token) const {
@@ -215,9 +215,8 @@ int64_t TileSlots(const Sizes& sizes) {
       std::max<int64_t>(sizes["num_q_heads"] / num_kv_heads, 1));
 }
 
-// The same number of parts for each place of the Hopper kernel
-// (sm90_split.cuh). Each part has a result, its maximum and its sum for each
-// query head.
+// Each place of the Hopper kernel (sm90_split.cuh) has the same number of
+// parts. A part has a result, its maximum and its sum for each query head.
 int64_t HopperWorkspaceSize(const Sizes& sizes) {
   const int64_t max_num_seqs = sizes["max_num_seqs"];
   const int64_t places =
@@ -228,7 +227,7 @@ int64_t HopperWorkspaceSize(const Sizes& sizes) {
   const int64_t num_parts = std::min(
       {int64_t{kMaxParts}, kMaxWorkspaceSize / std::max<int64_t>(part_size, 1),
        CeilDivide(sizes["pages_per_seq"] * sizes["page_size"], kMinPartSize)});
-  if (num_parts < 2) return 2;  // the counter of tiles
+  if (num_parts < 2) return 2;  // only the counter of tiles
   return SplitHeader(TileSlots(sizes), sizes["num_kv_heads"]) +
          num_parts * part_size;
 }

@@ -38,7 +38,7 @@ class Batch:
         ends = [0, *itertools.accumulate(q_lens)]
         self.rows = [slice(begin, end) for begin, end in itertools.pairwise(ends)]
         self.q = torch.randn(ends[-1] + spare_rows, num_heads, pages.keys.shape[-1]).to(dtype)
-        # What is beyond num_seqs means nothing.
+        # Elements beyond num_seqs are ignored, so they may have any value.
         spare = [2**31 - 1] * spare_seqs
         tables = pages.tables
         filler = torch.full((spare_seqs, tables.shape[1]), -7, dtype=torch.int32)
@@ -87,7 +87,7 @@ def shown(mask: torch.Tensor, num_tokens: int) -> torch.Tensor:
 
 
 def check(device: torch.device, batch: Batch, **options: object) -> None:
-    """Compares calls with the reference, and with themselves on the CPU without XLA."""
+    """Compares calls with the reference, and with calls on the CPU without XLA."""
     scale = batch.q.shape[-1] ** -0.5
 
     def call(place: torch.device | str, **more: object) -> object:
@@ -163,7 +163,7 @@ def test_options_against_float64(
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_rows_without_causality(device: torch.device, head_dim: int) -> None:
-    """Cross-attention: more rows than tokens, and some that have none."""
+    """Cross-attention: some sequences have more rows than tokens, and some have no tokens."""
     pages = Pages.random([20, 300, 40], 2, head_dim, 16, DTYPES[0])
     batch = Batch(pages, [70, 9, 200], 8, DTYPES[0])
     check(device, batch, causal=False)
@@ -197,7 +197,7 @@ def test_few_query_tokens_of_few_sequences(
 
 
 def random_trees(batch: Batch, words: int) -> torch.Tensor:
-    """For each new token, which of those before it are its ancestors, or else any."""
+    """Return random masks of the new tokens that each new token sees; it sees itself."""
     mask = torch.randint(-(2**31), 2**31, (len(batch.q), words)).int()
     for rows in batch.rows:
         for i, row in enumerate(range(rows.start, rows.stop)):  # a token sees itself
@@ -221,7 +221,7 @@ def test_custom_mask(device: torch.device, head_dim: int, words: int, dtype: tor
 
 @for_each_dtype
 def test_a_mask_that_hides_everything(device: torch.device, dtype: torch.dtype) -> None:
-    """Also the rows of which nothing is left are zeros."""
+    """Rows that see no token are zeros."""
     pages = Pages.random([6, 30], 1, 64, 16, dtype)
     batch = Batch(pages, [6, 3], 4, dtype)
     check(device, batch, custom_mask=torch.zeros(len(batch.q), 1, dtype=torch.int32))
@@ -232,7 +232,7 @@ def test_a_mask_that_hides_everything(device: torch.device, dtype: torch.dtype) 
 def test_tokens_before_the_window_may_have_any_value(
     device: torch.device, q_lens: list[int], head_dim: int
 ) -> None:
-    """Tokens that no row sees may be anything, as those behind the context."""
+    """Tokens that no row sees may have any value, as tokens behind the context may."""
     pages = Pages.random([200, 331], 2, head_dim, 16, DTYPES[0])
     for table, length, q_len in zip(pages.tables, pages.lengths, q_lens, strict=True):
         unseen = torch.arange(length - q_len - 20 + 1)
@@ -264,7 +264,7 @@ def test_quantized_queries(
     result = ragged_paged_attention(*args, 0.1, q_scale=given)
     assert result.dtype == torch.bfloat16
     (call,) = debug.custom_calls(result)
-    # Multiplied by one factor per head, the elements are no values of float8 any more.
+    # Multiplied by one factor per head, the elements are not representable in float8 any more.
     is_float8 = str(not torch.is_tensor(scale)).lower()
     assert f"q_is_float8 = {is_float8}" in call.payload
     factors = torch.as_tensor(1.0 if scale is None else scale).double().expand(8)
@@ -323,7 +323,7 @@ def test_against_upstreams_implementation(
 
 
 def test_pages_without_tokens(device: torch.device) -> None:
-    """The signature says so, for calls of the kernel itself as well."""
+    """The signature refuses these pages, for direct calls of the kernel, too."""
     batch = Batch(Pages.random([5], 1, 64, 8, DTYPES[0]), [2], 4, DTYPES[0])
     args = [tensor.to(device) for tensor in batch.args]
     args[1] = args[1][:, :0]
@@ -343,8 +343,8 @@ def test_data_out_of_range(device: torch.device, dtype: torch.dtype) -> None:
     q, kv_pages, _, tables, _, _ = batch.args
     tables = tables[:, :4].clone()
     tables[1, 1], tables[1, 2] = -1, kv_pages.shape[0]
-    # A length of a sequence beyond its table, rows before 0 and beyond q, and more queries
-    # than tokens: the last 2 rows are the sequence's, and those before it are of none.
+    # The first length is beyond its table; rows begin before 0 and end beyond q. The third sequence
+    # has more queries than tokens: only its last 2 rows see any.
     args = q, kv_pages, int32([10_000, 64, 2]), tables, int32([-5, 6, 10, 10_000]), int32([99])
     result = ragged_paged_attention(*(x.to(device) for x in args), 0.125).cpu()
     expected = torch.zeros(q.shape, dtype=torch.float64)

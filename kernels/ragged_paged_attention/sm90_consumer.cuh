@@ -15,7 +15,7 @@ namespace torch_xla_ext::ragged::sm90 {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Where the tensor cores read the keys.
+// The stages from which the tensor cores read the keys.
 template <Products kProducts>
 __device__ inline auto& KeyStages(Memory<kProducts>& shared) {
   if constexpr (kProducts == Products::kF8) {
@@ -77,7 +77,7 @@ __device__ inline void Consume(const Arguments& arguments, const Split& split,
     const Tile tile = TakeTile(shared, tile_ring);
     if (tile.is_last) break;
 
-    // Thread t has rows row and row + 8 of its warpgroup's.
+    // Each thread has rows `row` and `row` + 8 of the tile.
     const int first_row = warpgroup * 64;
     const int row = first_row + thread / 32 * 16 + lane / 4;
     const int group = arguments.group_size;
@@ -176,7 +176,8 @@ __device__ inline void Consume(const Arguments& arguments, const Split& split,
             }
           }
         }
-        // Two maxima per row, so that fewer comparisons wait for another.
+        // Two independent maxima per row, so that fewer comparisons wait for
+        // each other.
         float new_max[2][2] = {{row_max[0], s[0]}, {row_max[1], s[2]}};
 #pragma unroll
         for (int i = 0; i < kTokens / 2; i += 2) {
@@ -189,12 +190,11 @@ __device__ inline void Consume(const Arguments& arguments, const Split& split,
           float row = fmaxf(new_max[r][0], new_max[r][1]);
           row = fmaxf(row, __shfl_xor_sync(~0u, row, 1));
           row = fmaxf(row, __shfl_xor_sync(~0u, row, 2));
-          // The maximum is replaced only if the new one is larger by a factor
-          // of 2^8: factors of up to 2^8 do no harm, and the sums so far are
-          // seldom rescaled.
+          // Keep the old maximum unless the new one is larger by a factor of
+          // 2^8. Weights of up to 2^8 do no harm, and sums are seldom rescaled.
           const float old = row_max[r];
           row_max[r] = (row - old) * scale > 8.0f ? row : old;
-          // All terms of a row that has had no visible token yet are zero.
+          // All terms of a row are zero until it has seen a token.
           base[r] = row_max[r] == -INFINITY ? 0 : row_max[r] * scale;
           rescale[r] = Exp2(old * scale - base[r]);
           if (row_max[r] == old) rescale[r] = 1;
@@ -255,8 +255,8 @@ __device__ inline void Consume(const Arguments& arguments, const Split& split,
         release(&key_stages.empty[k_ring.slot]);
         k_ring.Advance();
         softmax(masked, n, bad_pages);
-        // Sums are never negative, but this check keeps ptxas from moving the
-        // wait before the exponentials, which should run meanwhile.
+        // Sums are never negative. The check keeps ptxas from moving the wait
+        // above the exponentials, which should overlap with the products.
         if (row_sum[0] + row_sum[1] < 0) __trap();
         WgmmaWait<0>();
         Pin(out);

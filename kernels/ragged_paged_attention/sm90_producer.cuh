@@ -28,9 +28,9 @@ inline constexpr int kNarrowStages = 2;
 
 // The dtypes of the products of queries and keys, and of weights and values.
 enum class Products {
-  kSame,     // that of the queries and of the cache
-  kWidened,  // of an F8E4M3FN cache: that of the queries, and F16
-  kF8,       // the same, if the queries have values of F8E4M3FN: that, and F16
+  kSame,     // all in the dtype of the queries and of the cache
+  kWidened,  // F8E4M3FN cache: in the queries' dtype, and in F16
+  kF8,       // F8E4M3FN cache and queries: in F8E4M3FN, and in F16
 };
 
 // One warpgroup copies, two compute, and one may widen. Registers are per
@@ -56,32 +56,32 @@ struct BlockShape<true> {
 template <Products kProducts>
 using BlockOf = BlockShape<kProducts != Products::kSame>;
 
-// Named barriers: for the warpgroups' turns, and within one warpgroup.
+// The first named barriers for the warpgroups' turns, and within a warpgroup.
 inline constexpr int kTurnBarrier = 1, kGroupBarrier = 3;
 
 // The description of a tile, from the copying warp to the computing ones.
 struct Tile {
-  int is_last;  // there is no tile, and none will come
+  int is_last;  // no tile: the block's work is done
   int sequence;
   int slot;   // see NumSlots
-  int q_row;  // token of row 0, in q
+  int q_row;  // index in q of row 0's token
   int num_rows;
-  int position;       // of the last token that row 0 sees
-  int position_step;  // of the next token's rows: 1 if causal, else 0
-  int kv_begin;  // tiles of keys and values: first, and one behind the last
+  int position;       // position of the last token that row 0 sees
+  int position_step;  // added for each further token: 1 if causal, else 0
+  int kv_begin;       // range of tiles of keys and values
   int kv_end;
   int kv_len;
   int kv_head;
   int part;
-  int num_parts;  // of the context; 1: kv_begin to kv_end is all of it
-  int place;      // of the parts, if there are several
+  int num_parts;  // of the context; 1: it is not split
+  int place;      // of the parts in the workspace, if num_parts > 1
 };
 
 // Stages of keys or of values.
 template <int kCount>
 struct Stages {
   uint64_t full[kCount], empty[kCount];
-  // A bit for each page of a stage that is not in the cache.
+  // For each stage, the pages that are not in the cache, as bits.
   uint32_t bad_pages[kCount];
 };
 
@@ -107,8 +107,9 @@ struct alignas(1024) SharedMemory {
   uint64_t tile_full[kTileSlots], tile_empty[kTileSlots];
   Tile tiles[kTileSlots];
   Stages<kStages> stages[2];
-  int pages[2][kTokens / 8];  // those of keys and values that are being copied
-  int is_last_part[2];        // of the computing warpgroups
+  // The pages of keys and of values that are being copied.
+  int pages[2][kTokens / 8];
+  int is_last_part[2];  // per computing warpgroup
 
   // With Products::kF8, keys stay unconverted, and queries take the place of
   // the widened keys.
@@ -203,7 +204,7 @@ class PageCopier {
     const bool has_tokens = HasTokens();
     const int page = next_page_;
     const bool in_cache = page >= 0 && page < arguments_.total_num_pages;
-    // For a page that is not in the cache, the copy engine writes zeros.
+    // Page number -1: the copy engine writes zeros.
     if (lane_ < num_boxes_) pages[lane_] = in_cache ? page : -1;
     const uint32_t bad_pages = __ballot_sync(~0u, has_tokens && !in_cache);
     __syncwarp();
@@ -387,8 +388,8 @@ __device__ inline void ProduceTiles(const Arguments& arguments,
     }
     __syncwarp();
     q_ring.Advance();
-    // As late as possible, because an idle block cannot take an index that this
-    // block has taken.
+    // Take the next index as late as possible, so that idle blocks can take it
+    // first.
     while (keys.num_left() > 1) keys.CopyNext();
     queue.Take();
     if (!keys.Done()) keys.CopyNext();

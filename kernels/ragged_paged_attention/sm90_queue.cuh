@@ -21,7 +21,7 @@ namespace torch_xla_ext::ragged::sm90 {
 // Called by a warp.
 class TileQueue {
  public:
-  // `num_indices` are those of the slots.
+  // `num_indices` counts the indices of slots, without additional parts.
   __device__ TileQueue(const Arguments& arguments, const Split& split,
                        int num_indices)
       : counter_(split.counter), num_indices_(num_indices) {
@@ -41,18 +41,19 @@ class TileQueue {
   }
 
   __device__ int index() const { return index_; }
-  // Whether the tiles of a sequence are taken from first to last, so that from
-  // the other end, too, its slots are ordered by their amount of work.
+  // Whether this block takes a sequence's tiles from first to last. A block
+  // that begins at the other end does so, to take tiles with much work first,
+  // too.
   __device__ bool is_mirrored() const { return is_mirrored_; }
 
-  // Starts to take another index, which is slow.
+  // Starts to take another index. Advance completes this, because it is slow.
   __device__ void Take() {
     ++round_;
     if (counter_ != nullptr && threadIdx.x % 32 == 0) {
       taken_ = atomicAdd(counter_, at_back_ ? 1ull << 32 : 1ull);
     }
   }
-  // Completes Take.
+  // Sets the index to the one that Take has requested.
   __device__ void Advance() {
     const int blocks = gridDim.x, block = blockIdx.x;
     if (counter_ == nullptr) {

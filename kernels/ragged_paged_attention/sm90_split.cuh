@@ -15,8 +15,8 @@ namespace torch_xla_ext::ragged::sm90 {
 
 inline constexpr int kTokens = kSm90TileTokens;
 inline constexpr int kMinPartTiles = 2;
-// To combine the parts of several query tokens costs as much time as some tiles
-// of keys, so shorter contexts are not split for them.
+// Combining the parts of several query tokens takes as long as some tiles of
+// keys. So with several query tokens, contexts of fewer tiles are not split.
 inline constexpr int kMinSplitTiles = 12;
 // A longer context is split even if there are enough other contexts for all
 // blocks.
@@ -32,7 +32,7 @@ inline constexpr int kMaxPartTiles = 64;
 // it has only one query token, and one for each of the first tokens of q.
 struct Split {
   int max_parts;                // 1: nothing is split
-  unsigned long long* counter;  // of tiles; null: there is no workspace
+  unsigned long long* counter;  // counts tiles; null without a workspace
   unsigned* arrivals;
   float* parts;
   int64_t part_size;
@@ -108,7 +108,7 @@ __device__ inline int FirstPlace(const Arguments& arguments, const Split& split,
 // tokens; tiles that see less of the context have empty ones.
 struct Parts {
   int count;
-  int tiles;  // of keys, in one part
+  int tiles;  // tiles of keys per part
 };
 
 __device__ inline Parts SplitContext(const Arguments& arguments,
@@ -168,7 +168,7 @@ __device__ inline bool FindPart(const Arguments& arguments, const Split& split,
   return false;
 }
 
-// The rows of a place's first part.
+// The address of a place's first part.
 __device__ inline float* PartsOf(const Arguments& arguments, const Split& split,
                                  int place, int kv_head) {
   return split.parts + (int64_t{1} * place * arguments.num_kv_heads + kv_head) *

@@ -11,7 +11,7 @@
 //   16-bit  all     128       9.0  FitsSm90           kSm90
 //   16-bit  all     all       all  all                kGeneric
 //
-// IsFewQueries and IsFewQueriesSplit are asked of batches that FitsSm90.
+// IsFewQueries and IsFewQueriesSplit assume that FitsSm90 is true.
 // LaunchSm90Kernel chooses the products' types, and HasAllPlans (below) the
 // generic kernel's plans.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_VARIANTS_CUH_
@@ -89,9 +89,9 @@ inline int64_t FewQueriesBlocks(const Arguments& arguments) {
          paged_attention::kClusterBlocks;
 }
 
-// For few query tokens of few sequences. With half the shared memory, two
-// blocks fit on a multiprocessor; some multiprocessors cannot be part of a
-// cluster of eight.
+// Whether the batch has few query tokens of few sequences. With half the shared
+// memory, two blocks fit on a multiprocessor. Some multiprocessors cannot be
+// part of a cluster of eight.
 inline bool IsFewQueries(const Arguments& arguments) {
   return arguments.sliding_window == INT_MAX &&
          int64_t{1} * arguments.pages_per_seq * arguments.page_size <= 16384 &&
@@ -101,8 +101,8 @@ inline bool IsFewQueries(const Arguments& arguments) {
              DeviceAttribute(cudaDevAttrMultiProcessorCount) * 7 / 4;
 }
 
-// For few query tokens of each sequence, if the shapes allow no more of them.
-// The Hopper kernel is faster with 16 rows unless it must split contexts.
+// Whether each sequence has few query tokens, according to the shapes. The
+// Hopper kernel is faster with 16 rows unless it must split contexts.
 inline bool IsFewQueriesSplit(const Arguments& arguments) {
   const int rows = FewQueriesRows(arguments.num_tokens, arguments.max_num_seqs,
                                   arguments.group_size);
@@ -137,7 +137,7 @@ inline Variants ChooseVariants(const Arguments& arguments, bool query_is_f32,
             half ? Variants::kFewQueriesHalf : Variants::kFewQueries};
   }
   if (fits_sm90 && !cache_is_f8 && IsFewQueriesSplit(arguments)) {
-    // Too few tokens in all are not too many for a sequence.
+    // If there are few tokens in all, no sequence can have too many.
     const int rows = FewQueriesRows(
         arguments.num_tokens, arguments.max_num_seqs, arguments.group_size);
     const bool is_all = arguments.num_tokens <= rows / arguments.group_size;

@@ -17,8 +17,9 @@ inline constexpr int kSm90TileRows = 128;
 inline constexpr int kMaxParts = 64;
 inline constexpr int kMaxSplitTokens = 256;
 
-// For how many of the first tokens of q the Hopper kernel can split the context
-// if they are not the only tokens of their sequence.
+// The Hopper kernel can split the contexts of the first tokens of q, even if
+// they are not the only tokens of their sequence. This is the number of these
+// tokens.
 constexpr int64_t NumTokenPlaces(int64_t num_tokens, int64_t max_num_seqs) {
   const int64_t limit =
       max_num_seqs > kMaxSplitTokens ? max_num_seqs : kMaxSplitTokens;
@@ -56,8 +57,8 @@ constexpr int FewQueriesRows(int64_t num_tokens, int64_t max_num_seqs,
   return 0;
 }
 
-// The most thread blocks that any GPU runs at a time, and so the most counters
-// of the generic kernel.
+// The maximum number of thread blocks that any GPU runs at a time, and so of
+// the generic kernel's counters.
 inline constexpr int64_t kMaxBlocks = 512;
 
 // The number of counters at the beginning of a workspace, for any kernel.

@@ -11,7 +11,7 @@
 namespace torch_xla_ext::simple_add {
 namespace {
 
-// No __restrict__: XLA may give the result the buffer of an operand.
+// No __restrict__: XLA may place the result in an operand's buffer.
 template <typename T>
 __global__ void AddKernel(const T* a, const T* b, T* out, int64_t size) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -33,7 +33,7 @@ Status LaunchAdd(cudaStream_t stream, AnyBuffer a, AnyBuffer b, AnyResult out) {
   return CudaStatus(cudaGetLastError());
 }
 
-// XLA calls it with arrays that the signature allows.
+// XLA calls this only with arrays that the signature allows.
 Status LaunchSimpleAdd(cudaStream_t stream, AnyBuffer a, AnyBuffer b,
                        AnyResult out) {
   switch (a.dtype()) {

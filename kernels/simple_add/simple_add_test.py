@@ -28,7 +28,7 @@ def test_special_values(device: torch.device, dtype: torch.dtype) -> None:
     a, b = values.repeat(7), values.repeat_interleave(7)
     result = simple_add(a.to(device), b.to(device)).cpu()
     torch.testing.assert_close(result, a + b, rtol=0, atol=0, equal_nan=True)
-    numbers = ~result.isnan()  # the sign of a NaN says nothing
+    numbers = ~result.isnan()  # the sign of a NaN is not defined
     assert torch.equal(result.signbit()[numbers], (a + b).signbit()[numbers])
 
 

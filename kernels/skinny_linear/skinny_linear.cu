@@ -5,8 +5,8 @@
 // x, at most 16, are the right one. Its warps share k, and add their sums in
 // order. Threads load 16 bytes of a row straight into registers, a round ahead:
 // a product is a sum over k in any order, so a thread's 8 elements may be used
-// as any elements of the operands. In a round a warp reads 256 bytes of each
-// row, which are together in the memory.
+// as any elements of the operands. In a round a warp reads 256 contiguous bytes
+// of each row.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -24,9 +24,10 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * 32;
 constexpr int kTile = 16;   // rows of weights
-constexpr int kDepth = 32;  // elements of each row, of a warp's load
-constexpr int kLoads = 4;   // in a round
-constexpr int kPitch = 20;  // of a row of sums, so that banks do not collide
+constexpr int kDepth = 32;  // elements of each row per load of a warp
+constexpr int kLoads = 4;   // loads per round
+// Floats per row of sums, padded to avoid bank conflicts.
+constexpr int kPitch = 20;
 
 struct Arguments {
   const void* x;
@@ -51,14 +52,15 @@ template <typename T, int kColumns, bool kIsGated>
 __global__ void __launch_bounds__(kThreads, kColumns == 8 ? 3 : 2)
     SkinnyLinearKernel(const __grid_constant__ Arguments arguments) {
   constexpr int kBlocks = kColumns / 8;
-  constexpr int kOutputs = kIsGated ? kTile / 2 : kTile;  // of a tile
+  constexpr int kOutputs = kIsGated ? kTile / 2 : kTile;  // per tile
   __shared__ float shared[kWarps][kColumns][kPitch];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t n = arguments.n, k = arguments.k;
   const int group = static_cast<int>(blockIdx.y);
   const int first = static_cast<int>(blockIdx.x) * kOutputs;
 
-  // Rows behind the last one are computed as the last one, and not written.
+  // Threads for rows after the last one compute the last one again, and write
+  // nothing.
   const int offset = lane % 4 * 8;
   const T* w[2];
 #pragma unroll
@@ -95,7 +97,7 @@ __global__ void __launch_bounds__(kThreads, kColumns == 8 ? 3 : 2)
 #pragma unroll
   for (int i = 0; i < kLoads; ++i) load(i, first_depth + i * kDepth);
   for (int64_t depth = first_depth; depth < k;) {
-    depth += kWarps * kLoads * kDepth;  // of the next round
+    depth += kWarps * kLoads * kDepth;  // offset of the next round
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const uint4 upper = left[i][0], lower = left[i][1];

@@ -8,7 +8,7 @@ from torch_xla_ext.ops import skinny_linear, skinny_swiglu
 
 DTYPES = (torch.float16, torch.bfloat16)
 LIMITS = {torch.float16: 1e-3, torch.bfloat16: 6e-3}
-# Of weights: rows and columns, which fill tiles and warps, or parts of them.
+# Sizes of the weights. They fill tiles and warps, or parts of them.
 ROWS = (1, 3, 8, 9, 16)
 SIZES = ((1, 8), (7, 40), (16, 256), (37, 264), (130, 1032), (48, 4096))
 

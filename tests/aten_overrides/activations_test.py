@@ -66,7 +66,7 @@ def test_rounded_once(name: str, dtype: torch.dtype, way: str) -> None:
 
 @pytest.mark.parametrize("name", ["hardsigmoid", "hardswish", "relu6", "hardtanh"])
 def test_gradients_where_the_slope_changes(name: str) -> None:
-    """Upstream torch_xla takes -3 and 3 for numbers within hardsigmoid's and hardswish's bounds."""
+    """Upstream torch_xla has the inner slope of hardsigmoid and hardswish at -3 and 3, too."""
     x = torch.tensor([-6.0, -3.0, -1.0, 0.0, 1.0, 3.0, 6.0, float("nan")])
     activation, grad = ACTIVATIONS.get(name, getattr(functional, name)), torch.ones_like(x)
     _, expected = value_and_gradient(activation, x, grad)
@@ -77,7 +77,7 @@ def test_gradients_where_the_slope_changes(name: str) -> None:
 
 @pytest.mark.parametrize("eps", [None, 0.0, 0.1, -1.0])
 def test_logit_outside_of_its_domain(eps: float | None) -> None:
-    """The upstream kernel is NaN there, also of numbers that it clamps."""
+    """The upstream kernel returns NaN outside of the domain, also for numbers that it clamps."""
     x = torch.tensor([-3.0, -0.0, 0.05, 0.5, 0.97, 1.0, 7.0, float("inf"), float("-inf")])
     found = torch.logit(x.to("xla"), eps).cpu()
     torch.testing.assert_close(found, torch.logit(x, eps), equal_nan=True)

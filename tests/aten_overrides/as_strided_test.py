@@ -15,7 +15,7 @@ from testing.ways import run_by
 def test_write_to_a_view_of_any_strides(
     size: tuple[int, ...], stride: tuple[int, ...], offset: int
 ) -> None:
-    """Upstream torch_xla writes to elements that follow one another."""
+    """Upstream torch_xla ignores the strides, and writes to consecutive elements."""
 
     def write(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         x.as_strided(size, stride, offset).copy_(values)
@@ -68,7 +68,7 @@ def test_writes_to_as_strided_beyond_a_view() -> None:
 @pytest.mark.parametrize("wrap", [False, True])
 @pytest.mark.parametrize("shape", [(4, 4), (9, 2), (2, 5), (3, 3, 3), (1, 1)])
 def test_fill_diagonal_of_a_view(shape: tuple[int, ...], wrap: bool, way: str) -> None:
-    """PyTorch's composition is refused: it steps through a view by its offset."""
+    """PyTorch composes it of an as_strided of the view, which is refused on XLA devices."""
 
     def fill(x: torch.Tensor) -> torch.Tensor:
         x[1].fill_diagonal_(7, wrap)
@@ -84,7 +84,7 @@ def test_fill_diagonal_of_unequal_sizes() -> None:
 
 
 def test_views_of_consecutive_elements_gather_nothing() -> None:
-    """A parameter from ``to_empty()`` is no view either; upstream copies it when it is read."""
+    """These views, and a parameter from ``to_empty()``, which upstream copies when it is read."""
     x = torch.arange(24.0).view(4, 6)
     for size, stride, offset in [((4, 6), (6, 1), 0), ((6, 4), (1, 6), 0), ((3, 2), (1, 3), 5)]:
         view = x.to("xla").as_strided(size, stride, offset)
@@ -99,7 +99,7 @@ def test_views_of_consecutive_elements_gather_nothing() -> None:
 
 
 def test_strides_of_0_and_of_windows() -> None:
-    """The upstream kernel takes them for a slice's."""
+    """The upstream kernel treats every view as a slice, also with strides of 0 and overlaps."""
     x = torch.arange(10.0).view(2, 5)
     for size, stride in [((2,), (1,)), ((4,), (0,)), ((3, 4), (2, 1)), ((2, 4), (1, 1)), ((), ())]:
         assert torch.equal(x.to("xla").as_strided(size, stride).cpu(), x.as_strided(size, stride))
@@ -108,7 +108,7 @@ def test_strides_of_0_and_of_windows() -> None:
 
 
 def test_as_strided_in_place_of_a_view() -> None:
-    """PyTorch's own kernel takes its steps for those through the view."""
+    """as_strided_ of a view is refused where PyTorch's kernel would step through the view."""
     columns = torch.arange(12.0, device="xla").view(3, 4)[:, ::2]
     with pytest.raises(RuntimeError, match=r"as_strided_: size \[3, 4\] and stride \[4, 1\]"):
         columns.as_strided_((3, 4), (4, 1), 0)
@@ -129,7 +129,7 @@ def test_as_strided_scatter_stays_on_the_device() -> None:
 
 
 def test_copies_of_steps_through_a_view() -> None:
-    """Upstream takes them for steps through the view's own elements."""
+    """as_strided_copy steps through the view's base; upstream steps through the view's elements."""
     x = torch.arange(12.0)
     for view in (lambda y: y[2:], lambda y: y.view(3, 4)[:, 1:], lambda y: y.view(3, 4)):
         found = torch.as_strided_copy(view(x.to("xla")), (2, 2), (4, 1), 6)

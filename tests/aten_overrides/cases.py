@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from aten_overrides import sums
 
-with mock.patch.object(sys, "argv", sys.argv[:1]):  # they read the options of every command
+with mock.patch.object(sys, "argv", sys.argv[:1]):  # PyTorch's test modules read sys.argv
     from torch.testing._internal import common_methods_invocations as invocations
     from torch.testing._internal import common_utils
     from torch.testing._internal.opinfo import core
@@ -56,8 +56,8 @@ class Mode:
 
     dtypes: tuple[str, ...]
     is_compiled: bool = False  # under torch.compile(backend="openxla") instead of lazily
-    has_gradients: bool = False  # forward, then backward: the gradients are compared
-    # The number of an operator's samples that are run, if it has more: evenly spread over all.
+    has_gradients: bool = False  # backward runs, too, and gradients are compared
+    # The largest number of an operator's samples that are run, evenly spread over all of them.
     most: int = 48
 
 
@@ -117,11 +117,11 @@ _UNINITIALIZED = (
 # Operators of whose results only dtypes and shapes are compared.
 WITHOUT_NUMBERS = frozenset(_RANDOM + _UNINITIALIZED)
 
-# By how much the tolerances grow.
+# Factors of the tolerances.
 LIMITED_PRECISION = {
-    # The distance of one number from its own mean is 0 but for rounding, which is then normalized.
+    # One number minus its own mean is 0 except for rounding, and the norm enlarges this error.
     "native_layer_norm": 4.0,
-    # With p = 0.5, roots are squared.
+    # With p = 0.5, the norm squares a sum of roots.
     "nn.functional.normalize": 2.0,
 }
 
@@ -133,7 +133,7 @@ class Case:
     function: Callable[..., object]
     args: tuple[object, ...]
     kwargs: dict[str, object]
-    # Makes of what is returned what is compared, or differentiated.
+    # Converts the result to what is compared or differentiated.
     process: Callable[[object], object]
 
     def on(self, device: str) -> Case:
@@ -144,7 +144,7 @@ class Case:
         return dataclasses.replace(self, args=args, kwargs=kwargs)
 
     def is_on_a_device(self) -> bool:
-        """Whether an argument says on which device the results are."""
+        """Whether an argument chooses the results' device."""
         return "device" in self.kwargs or bool(tensors((self.args, self.kwargs)))
 
     def largest(self) -> float:
@@ -221,7 +221,7 @@ def make(mode: str, name: str, dtype: str) -> list[Case]:
 def _case(operator: core.OpInfo, name: str, sample: core.SampleInput, has_gradients: bool) -> Case:
     process = INVARIANTS.get(name, _itself)
     if has_gradients:
-        # OpInfo's own choice of what does not depend on signs and phases.
+        # OpInfo's own choice of the results' parts that do not depend on signs and phases.
         process = sample.output_process_fn_grad
     return Case(operator.op, (sample.input, *sample.args), dict(sample.kwargs), process)
 
@@ -260,7 +260,7 @@ def _described(x: object) -> str:
     return repr(x)
 
 
-# Decompositions are defined up to signs, phases and orders: what they are composed to is compared.
+# Decompositions are defined up to signs, phases and orders, so their products are compared.
 def _eigenvectors(result: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     values, vectors = result
     return values, (vectors * values.unsqueeze(-2).to(vectors.dtype)) @ vectors.mH
@@ -290,8 +290,8 @@ INVARIANTS: dict[str, Callable] = {
     "qr": _qr,
 }
 
-# How the names of elementwise operators and reductions begin that are no UnaryUfuncInfo,
-# BinaryUfuncInfo or ReductionOpInfo.
+# Prefixes of the names of elementwise operators and reductions that OpInfo's database does not
+# declare as UnaryUfuncInfo, BinaryUfuncInfo or ReductionOpInfo.
 _WITH_SPECIALS = (
     "add",
     "arg",
@@ -325,8 +325,8 @@ _WITH_SPECIALS = (
     "where",
     "xlogy",
 )
-# But these are sums of products, where what is NaN depends on the order of the sums; they convert
-# to integers, which C++ does not define for NaN; or their numbers are places.
+# Exceptions: sums of products, whose NaN depend on the order of the sums; conversions to integers,
+# which C++ does not define for NaN; and operators whose numbers are indices.
 _WITHOUT_SPECIALS = (
     "addb",
     "addm",
@@ -353,7 +353,8 @@ def _has_specials(name: str, operator: core.OpInfo) -> bool:
 
 
 def _with_specials(cases: Iterator[Case]) -> Iterator[Case]:
-    """Each case five times: with NaN, inf and -inf among its numbers, each alone, only -inf."""
+    """Yields each case five times: with NaN, inf and -inf, with one of these, and with -inf
+    only."""
     nan, inf = float("nan"), float("inf")
     for case in cases:
         for numbers in ((nan, inf, -inf), (nan,), (inf,), (-inf,), None):
@@ -373,6 +374,6 @@ def _put(x: object, numbers: tuple[float, ...] | None, count: Iterator[int]) -> 
         return torch.full_like(x, float("-inf"))
     x = x.detach().clone(memory_format=torch.contiguous_format)
     for i, number in enumerate(numbers):
-        # At other positions in each operand, and few: most numbers stay.
+        # Each operand gets few of them, at positions of its own, so that most numbers stay.
         x.view(-1)[(first + 2 * i) % x.numel() :: 7] = number
     return x

@@ -18,7 +18,8 @@ COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 def compare(cases: dict[str, Unary], x: torch.Tensor, unequal: float = 0) -> None:
-    """Each of `cases` of `x` on the device and on the CPU; `unequal` of the numbers may differ."""
+    """Compares `cases` of `x` on the device and the CPU; a share `unequal` of numbers may
+    differ."""
     on_device = x.to("xla")
     found = {name: case(on_device) for name, case in cases.items()}
     torch_xla.sync()
@@ -55,7 +56,7 @@ def test_comparison_of_integers_with_a_float() -> None:
 
 
 def test_integers_that_the_type_does_not_have() -> None:
-    """PyTorch wraps the number: to it, 44 is 300 in int8."""
+    """300 is larger than each int8. PyTorch wraps it to 44 before it compares."""
     x = torch.tensor([44, -128, 127], dtype=torch.int8, device="xla")
     for number in (300, torch.tensor(300), torch.tensor(300, device="xla")):
         assert (x == number).tolist() == [False] * 3
@@ -148,7 +149,7 @@ IN_16_BITS: dict[str, Unary] = {
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", IN_16_BITS)
 def test_16_bits(name: str, dtype: torch.dtype) -> None:
-    """PyTorch computes in float32, and rounds neither numbers nor what is in between."""
+    """PyTorch computes in float32, and rounds neither the number nor intermediate results."""
     x = torch.cat([torch.randn(4096, generator=torch.Generator().manual_seed(0)), torch.ones(32)])
     x[-32:-24] = torch.tensor([0.1, -0.1, 0.3, -0.3, 0.7, -0.7, 1.3, -1.3])
     compare({name: IN_16_BITS[name]}, x.to(dtype), unequal=5e-4)  # XLA fuses products with sums
@@ -157,7 +158,8 @@ def test_16_bits(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("function", [torch.add, torch.sub, torch.rsub])
 def test_factors_in_16_bits(function: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
-    """Rounded once, as PyTorch does it on CUDA. On the CPU it rounds the factor, too."""
+    """Results are rounded once, as by PyTorch on CUDA. On the CPU PyTorch rounds the factor,
+    too."""
     x, y = torch.randn(2, 4096, generator=torch.Generator().manual_seed(0)).to(dtype)
     for alpha in (0.3, -1.7, 1):
         found = function(x.to("xla"), y.to("xla"), alpha=alpha).cpu()
@@ -180,7 +182,7 @@ def test_gradient_of_softplus_at_the_threshold() -> None:
 
 
 def test_gradient_of_smooth_l1_loss_of_nan() -> None:
-    """The upstream kernel's is a number, so that training goes on."""
+    """The gradient of NaN is NaN; the upstream kernel's is a number, which hides the error."""
     x = torch.tensor([0.1, 0.5, -0.5, 2.0, -3.0, float("nan"), float("inf")])
     for beta in (0.5, 1.0):
         of = gradient(lambda x, beta=beta: functional.smooth_l1_loss(x, x.detach() * 0, beta=beta))
@@ -189,14 +191,15 @@ def test_gradient_of_smooth_l1_loss_of_nan() -> None:
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.float64])
 def test_nan_to_num(dtype: torch.dtype) -> None:
-    """The upstream kernel's largest bfloat16 is infinite."""
+    """NaN and infinities become finite; upstream's value for bfloat16's largest number is
+    infinite."""
     x = torch.tensor([float("inf"), float("-inf"), float("nan"), 1.5], dtype=dtype)
     cases = [{}, {"nan": 2.0}, {"posinf": 3.0}, {"neginf": -3.0}, {"posinf": 1.0, "neginf": 2.0}]
     compare({str(case): lambda x, case=case: torch.nan_to_num(x, **case) for case in cases}, x)
 
 
 def test_numbers_on_the_cpu() -> None:
-    """PyTorch takes a tensor without dimensions from the CPU."""
+    """PyTorch accepts tensors without dimensions on the CPU beside tensors on a device."""
     x, n = torch.tensor([0.5, -2.0, 3.0]), torch.tensor([1, -1, 2, -3])
     compare({"lerp": lambda x: torch.lerp(x, x + 1, torch.tensor(0.3))}, x)
     for value in (2, -2, -3):

@@ -1,4 +1,4 @@
-"""When a result on an XLA device equals PyTorch's on the CPU.
+"""Rules by which a result on an XLA device equals PyTorch's on the CPU.
 
 - The structure, the dtypes and the shapes are equal.
 - Integers, booleans, and what is not a tensor are equal.
@@ -6,8 +6,8 @@
 - Other floating-point numbers differ by at most `relative` times the expected number plus
   `absolute` times the largest expected number: sums of large numbers that cancel each other are as
   exact as the largest of them.
-- A gradient may be as wrong as its operands are exact, if these are larger: often it is a sum of
-  numbers that cancel each other.
+- A gradient's error may be relative to its operands if these are larger, because a gradient is
+  often a sum of numbers that cancel each other.
 - 16-bit numbers may instead be as near to what PyTorch computes from the same operands in float64,
   because PyTorch's own 16-bit results are the less exact ones in some operators.
 """
@@ -63,12 +63,12 @@ def difference(
     """Returns what differs, in one line, or None.
 
     Args:
-      found: tensors and numbers in any structure, on the CPU. expected: the same of PyTorch on the
-          CPU. exact: the same in float64, or None: another answer that 16-bit numbers may have.
-          factor: for operators of limited precision, by how much the tolerances grow. ulps:
-          compares in units in the last place instead of by the tolerances. scale: how large the
-          numbers are that were added up; a sum of them may be 0 except for rounding. only_shapes:
-          compares structure, dtypes and shapes, but no numbers.
+      found: tensors and numbers in any structure, on the CPU. expected: PyTorch's results on the
+          CPU, in the same structure. exact: PyTorch's results in float64, or None; 16-bit numbers
+          may be near these instead. factor: a factor of the tolerances, for operators of limited
+          precision. ulps: the tolerance in units in the last place, instead of the usual ones.
+          scale: the size of the numbers that were added up; a sum of them may be 0 except for
+          rounding. only_shapes: compares structure, dtypes and shapes, but no numbers.
     """
     found_leaves, found_structure = pytree.tree_flatten(found)
     leaves, structure = pytree.tree_flatten(expected)
@@ -144,7 +144,7 @@ def _values(found: torch.Tensor, expected: torch.Tensor, limits: _Limits) -> str
     if not ordinary.any():
         return None
     if limits.ulps is not None:
-        # Where terms cancel, the result is as exact as a sum in float32.
+        # Where terms cancel, the error is that of a sum in float32.
         limit = limits.ulps * torch.maximum(
             _unit(expected), _unit(expected[ordinary].abs().max()) / 256
         )

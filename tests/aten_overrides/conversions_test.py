@@ -71,7 +71,7 @@ def test_floats_become_small_integers(source: torch.dtype, way: str) -> None:
 @pytest.mark.parametrize("exponent", [0.5, -0.5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
 def test_roots(dtype: torch.dtype, exponent: float) -> None:
-    """PyTorch's are those of sqrt and rsqrt: NaN of -inf."""
+    """PyTorch computes them as sqrt and rsqrt do, so the root of -inf is NaN."""
     x = (NUMBERS if dtype.is_floating_point else torch.arange(5)).to(dtype)
     found, expected = (x.to("xla") ** exponent).cpu(), x**exponent
     torch.testing.assert_close(found, expected, equal_nan=True)

@@ -1,4 +1,5 @@
-"""Operators without kernels of torch_xla: on the device, with the CPU's numbers and gradients."""
+"""Operators without kernels in torch_xla run on the device, with the CPU's numbers and
+gradients."""
 
 from collections.abc import Callable
 
@@ -110,7 +111,7 @@ def written(x: torch.Tensor) -> torch.Tensor:
     "function", [written, lambda x: functional.pad(x, (1, 2), mode="circular")], ids=str
 )
 def test_tangents_of_writes_to_views(function: Callable[..., torch.Tensor]) -> None:
-    """PyTorch makes the written tensor's tangent of its storage, which XLA tensors lack."""
+    """PyTorch makes the written tensor's tangent from its storage, which XLA tensors lack."""
     x, tangent = torch.rand(2, 2, 4).unbind()
     for transform in (
         lambda x, tangent: torch.func.jvp(function, (x,), (tangent,)),
@@ -135,7 +136,7 @@ def folded(x: torch.Tensor) -> torch.Tensor:
 
 
 def normed(x: torch.Tensor) -> torch.Tensor:
-    """A layer with the weights of weight_norm(), as in wav2vec 2.0."""
+    """Weights as weight_norm() makes them, along two dimensions, as in wav2vec 2.0."""
     scales = x.amax((1, 2, 3), keepdim=True), x.amax((0, 1, 3), keepdim=True)
     return torch._weight_norm(x, scales[0], 0) + torch._weight_norm(x, scales[1], 2)
 
@@ -143,7 +144,7 @@ def normed(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("way", ["openxla", "captured"])
 @pytest.mark.parametrize("function", [resized, sampled, folded, normed])
 def test_compiled_and_captured(function: Function, way: str) -> None:
-    """Upstream torch_xla leaves the compiled program for them; a captured step refused them."""
+    """Upstream torch_xla runs these operators outside of the compiled program, on the host."""
 
     def step(x: torch.Tensor) -> torch.Tensor:
         x = x.detach().requires_grad_()
@@ -183,7 +184,7 @@ def test_multilabel_margin_loss(reduction: str, way: str) -> None:
 @pytest.mark.parametrize("size", [(11, 13), (30, 50), (20, 12)])
 @pytest.mark.parametrize("align_corners", [False, True])
 def test_an_image_of_bytes(size: tuple[int, int], align_corners: bool) -> None:
-    """PyTorch rounds each dimension's results, with weights of 16 bits; all numbers are equal."""
+    """All numbers equal PyTorch's, which rounds each dimension's results, with 16-bit weights."""
     generator = torch.Generator().manual_seed(0)
     image = torch.randint(0, 256, (2, 3, 20, 24), dtype=torch.uint8, generator=generator)
     found, wanted = (

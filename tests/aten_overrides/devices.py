@@ -16,7 +16,7 @@ class Device:
         type: as in torch.device.
         backend: of torch.compile.
         manual_seed: seeds its random numbers.
-        sync: makes programs of what is pending, and runs them.
+        sync: compiles and runs pending operations.
     """
 
     type: str
@@ -27,7 +27,7 @@ class Device:
 
 @functools.cache
 def chosen() -> Device:
-    """The device that the environment names, brought up."""
+    """Returns the device that SWEEP_DEVICE names, initialized."""
     name = os.environ.get("SWEEP_DEVICE", "torch_xla")
     if name == "torch_xla":
         import torch_xla

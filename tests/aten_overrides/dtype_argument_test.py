@@ -1,4 +1,4 @@
-"""Operators with a `dtype` argument: the input has it before the computation, not the result."""
+"""Operators with a `dtype` argument convert their input before the computation, not the result."""
 
 from collections.abc import Callable
 

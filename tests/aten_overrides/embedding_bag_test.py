@@ -1,4 +1,4 @@
-"""F.embedding_bag, its gradients, and where it runs."""
+"""F.embedding_bag: its results, its gradients, and that it runs on the device."""
 
 import pytest
 import torch

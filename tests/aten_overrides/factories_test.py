@@ -53,7 +53,7 @@ def test_a_meta_tensor() -> None:
 
 
 def test_shared_memory() -> None:
-    """Runs in a separate process, which upstream torch_xla crashes."""
+    """The test runs in a separate process, because upstream torch_xla crashes it."""
     program = "import torch, torch_xla; torch.zeros_like(torch.ones(4, device='xla'), device='cpu')"
     subprocess.run([sys.executable, "-P", "-c", f"{program}.share_memory_()"], check=True)
 

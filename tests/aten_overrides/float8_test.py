@@ -27,7 +27,7 @@ def numbers(dtype: torch.dtype, format: torch.dtype) -> torch.Tensor:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The bits; nan, to which PyTorch gives a sign, is only compared as nan."""
+    """The bits; every nan is the same, because PyTorch gives it a sign."""
     return torch.where(tensor.float().isnan(), 0x7F, tensor.view(torch.uint8))
 
 

@@ -1,4 +1,4 @@
-"""torch._foreach_… of lists of which some tensors are on the CPU."""
+"""torch._foreach_… with lists that have some tensors on the CPU."""
 
 from collections.abc import Callable
 

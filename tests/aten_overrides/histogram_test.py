@@ -1,4 +1,4 @@
-"""torch.histc: its counts on CUDA, as a function of PyTorch's own, and nothing on the host."""
+"""torch.histc gives PyTorch's counts on CUDA, in PyTorch's dtypes, without the host."""
 
 import math
 
@@ -15,7 +15,7 @@ FLOATS = [torch.float32, torch.float64]
 
 
 def expected(x: torch.Tensor, bins: int, first: float, last: float) -> torch.Tensor:
-    """The formula of PyTorch's kernel on CUDA, in whose types it computes."""
+    """The counts by the formula of PyTorch's CUDA kernel, in that kernel's types."""
     dtype = x.dtype if x.is_floating_point() else torch.int64
     values, ends = x.flatten().to(dtype), torch.tensor([first, last]).to(dtype)
     if ends[0] == ends[1] and len(values):
@@ -55,7 +55,7 @@ def test_in_a_program(way: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_16_bits(dtype: torch.dtype) -> None:
-    """PyTorch has these on the CPU alone, with rounded distances."""
+    """PyTorch has 16-bit histograms on the CPU only, and rounds the distances."""
     x = (torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 20).to(dtype)
     found = torch.histc(x.to("xla"), 50, -30, 30)
     assert found.dtype == dtype
@@ -78,7 +78,7 @@ def test_wrong_arguments() -> None:
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_range_that_is_not_finite(number: float) -> None:
-    """PyTorch reads the range of the data and raises; here nothing is read."""
+    """PyTorch reads the data's range and raises; the XLA kernel reads no value on the host."""
     x = torch.tensor([1.0, number, 2.0])
     with pytest.raises(RuntimeError, match="is not finite"):
         torch.histc(x, 5)

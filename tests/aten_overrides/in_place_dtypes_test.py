@@ -1,4 +1,4 @@
-"""Dtypes that PyTorch refuses, of operators in place and of others."""
+"""Dtypes that PyTorch refuses are refused, by in-place operators and by others."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ def ones(device: str, dtype: torch.dtype = torch.int64) -> torch.Tensor:
 
 
 REFUSED: dict[str, Call] = {
-    # C++ functions call these overloads; Python calls those for tensors.
+    # C++ functions call these overloads; Python calls the overloads for tensors.
     "div_ by a number": lambda d: aten.div_.Scalar(ones(d), 0.7),
     "mul_ by a number": lambda d: aten.mul_.Scalar(ones(d), 0.7),
     "mul_ of booleans": lambda d: aten.mul_.Scalar(ones(d, torch.bool), 2),

@@ -69,7 +69,7 @@ def numbers(*shape: int) -> torch.Tensor:
 
 
 def outcome(operator: Operator, *tensors: torch.Tensor) -> torch.Tensor | str:
-    """The first tensor afterwards, or the first words of the error."""
+    """The first tensor after the call, or the first words of the call's error."""
     try:
         operator(*tensors)
     except (RuntimeError, NotImplementedError) as error:

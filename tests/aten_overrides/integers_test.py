@@ -13,7 +13,8 @@ DTYPES = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
 
 def numbers(dtype: torch.dtype) -> torch.Tensor:
-    """Small ones, those at the ends, and those that float32 does not have."""
+    """Small integers, the smallest and largest ones, and integers that float32 does not
+    represent."""
     ends = torch.iinfo(dtype)
     found = {0, 1, 2, 3, 7, 100, ends.min, ends.min + 1, ends.max - 1, ends.max}
     found |= {-1, -2, -7, -100, 2**24 + 1, 123456789, 2**31 + 1, 2**53 + 1, -(2**53) - 1}
@@ -68,7 +69,7 @@ def test_an_unknown_rounding_mode(dtype: torch.dtype) -> None:
 
 
 def test_quotients_in_a_captured_step() -> None:
-    """The rows of places in a matrix with more elements than float32 has integers."""
+    """The rows of indices into a matrix that has more elements than float32 represents integers."""
     width = 128_256
     places = torch.tensor([0, width - 1, width, 2**24 + 1, 200 * width - 1, 200 * width])
 
@@ -97,7 +98,7 @@ def test_shifts(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_powers(dtype: torch.dtype) -> None:
-    """XLA computes with an exponent's last six bits."""
+    """Powers equal PyTorch's; XLA itself would use only an exponent's last six bits."""
     ends = torch.iinfo(dtype)
     base = numbers(dtype)
     exponents = torch.tensor([0, 1, 5, 63, 64, 65, 97, 127, ends.max - 1, ends.max], dtype=dtype)

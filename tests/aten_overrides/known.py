@@ -35,7 +35,7 @@ HEADER = """\
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Place:
-    """Where the sweep looks: one operator in one mode with one dtype."""
+    """One operator in one mode with one dtype: the unit of the sweep."""
 
     operator: str
     mode: str

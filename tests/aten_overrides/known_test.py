@@ -84,6 +84,6 @@ def test_few_tasks() -> None:
 
 
 def test_page() -> None:
-    """`python -m aten_overrides.known` updates it."""
+    """docs/debugging.md shows the list; `python -m aten_overrides.known` updates the page."""
     page = Path("docs/debugging.md").read_text()
     assert known.with_table(page, known.read()) == page

@@ -91,7 +91,7 @@ def test_ways_of_running_it(way: str) -> None:
 
 
 def test_gradients_of_gradients() -> None:
-    """Upstream torch_xla has none: its statistics are constants."""
+    """Upstream torch_xla has no second gradients: it takes the statistics for constants."""
 
     def penalty(tensors: Tensors) -> Tensors:
         x, weight, bias, grad = tensors
@@ -124,7 +124,7 @@ def test_16_bits_are_rounded_once(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("size", [4096, 20000])
 def test_a_mean_far_above_the_deviation(size: int) -> None:
-    """Within 4 times the error of PyTorch's float32, to a ratio of 10,000."""
+    """Up to a ratio of 10,000, the error is within 4 times that of PyTorch in float32."""
     generator = torch.Generator().manual_seed(0)
     for ratio in (0, 100, 1000, 10_000):
         x = torch.randn(8, size, generator=generator) + ratio

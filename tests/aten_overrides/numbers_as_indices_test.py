@@ -1,4 +1,4 @@
-"""Indices and sources without dimensions, for vectors, and without elements."""
+"""Indices and sources without dimensions, in place of vectors, and without elements."""
 
 from collections.abc import Callable
 

@@ -12,7 +12,7 @@ functional = torch.nn.functional
 
 @pytest.mark.parametrize("alpha, scale, input_scale", [(1, 1, 1), (0.5, 1.5, 0.75), (-0.5, 1, 1)])
 def test_gradient_of_elu(alpha: float, scale: float, input_scale: float) -> None:
-    """Upstream torch_xla takes elu's operand for its result."""
+    """Upstream torch_xla uses elu's operand in place of its result."""
 
     def gradient(x: torch.Tensor) -> torch.Tensor:
         x = x.detach().requires_grad_()
@@ -38,7 +38,7 @@ def test_gradient_of_elu_in_place() -> None:
     [("lazy", 0.1), ("lazy", 1.0), ("lazy", None), ("captured", 0.1), ("openxla", 0.1)],
 )
 def test_running_variance(way: str, momentum: float | None) -> None:
-    """Upstream torch_xla divides the variance that BatchNorm keeps by n, torch by n - 1."""
+    """BatchNorm's running variance is divided by n - 1; upstream torch_xla divides by n."""
     models = [torch.nn.BatchNorm2d(3, momentum=momentum) for _ in range(2)]
     models[1].to("xla")
     step = run_by(way, torch.no_grad()(models[1].forward) if way == "captured" else models[1])
@@ -84,7 +84,7 @@ def test_gradients_of_frozen_batch_norm(
 
 
 def test_gradient_of_hardtanh() -> None:
-    """At the bounds it is 0; the upstream one's is not."""
+    """At the bounds the gradient is 0; upstream's is not."""
 
     def gradient(x: torch.Tensor, *bounds: float) -> torch.Tensor:
         x = x.detach().requires_grad_()
@@ -170,7 +170,7 @@ def test_sums_of_integers(dtype: torch.dtype) -> None:
 
 
 def test_singular_values_of_a_batch() -> None:
-    """Upstream torch_xla takes the shapes of a batch for those of one matrix."""
+    """Upstream torch_xla computes a batch's result shapes as for one matrix."""
     x = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(0))
     values = torch.linalg.svdvals(x)
     torch.testing.assert_close(torch.linalg.svdvals(x.to("xla")).sum(-1).cpu(), values.sum(-1))
@@ -343,7 +343,7 @@ def test_index_from_an_operator_with_several_results(
     ids=str,
 )
 def test_slice_that_begins_before_the_first_element(bounds: tuple, way: str) -> None:
-    """Upstream torch_xla refuses it, to read and to write."""
+    """Upstream torch_xla refuses to read and to write such a slice."""
     where = slice(*bounds)
 
     def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -374,7 +374,8 @@ def test_gradient_of_a_slice_that_begins_before_the_first_element() -> None:
     ],
 )
 def test_operands_on_two_devices(function: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the option, an error as on CUDA; without it, see tests/users/mixed_devices_test.py."""
+    """With the option, calls raise an error as on CUDA. See tests/users/mixed_devices_test.py,
+    too."""
     monkeypatch.setenv("TORCH_XLA_EXT_MIXED_DEVICES", "error")
     x, number = torch.ones(3, device="xla"), torch.tensor(2.0)
     for operands in ((x, torch.ones(3)), (torch.ones(3), x)):
@@ -385,7 +386,8 @@ def test_operands_on_two_devices(function: Callable, monkeypatch: pytest.MonkeyP
 
 
 def test_complex128_on_the_way_to_the_cpu() -> None:
-    """The upstream binary drops the imaginary parts of operands of what runs on the CPU."""
+    """The upstream binary drops imaginary parts when it copies operands to the CPU for an
+    operator."""
     z = torch.tensor([3 + 4j, -1j], dtype=torch.complex128)
     torch.testing.assert_close(z.to("xla").abs().cpu(), z.abs())
     x = torch.tensor([1.0, 2.0], dtype=torch.float64)

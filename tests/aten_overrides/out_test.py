@@ -1,4 +1,4 @@
-"""`out=`: what is written is what PyTorch writes, and a dtype that it refuses is refused."""
+"""`out=` gets the values that PyTorch writes, and refuses the dtypes that PyTorch refuses."""
 
 import warnings
 from collections.abc import Callable
@@ -107,7 +107,7 @@ def test_a_resized_tensor_is_warned_of(name: str) -> None:
 
 
 def test_out_of_an_operator_that_also_writes_to_operands() -> None:
-    """PyTorch's functionalization exchanges the two."""
+    """PyTorch's functionalization exchanges `out` and the written operands."""
     found = []
     for device in ("cpu", "xla"):
         x = torch.arange(12.0, device=device).view(2, 3, 2)

@@ -16,7 +16,7 @@ def index(x: torch.Tensor, *values: int) -> torch.Tensor:
     return torch.tensor(values, device=x.device)
 
 
-# Of x, with 3 x 3 elements
+# Functions of x, which has 3 x 3 elements.
 SHARED_ELEMENTS: dict[str, Call] = {
     "add_": lambda x: x[:1].expand(2, 3).add_(1),
     "a view of it": lambda x: x[0].expand(2, 3)[:, 1:].mul_(2),
@@ -87,7 +87,7 @@ def test_shared_operands(name: str) -> None:
     ],
 )
 def test_shared_elements_that_pytorch_does_not_see(call: Call) -> None:
-    """PyTorch writes them in an order that it does not define."""
+    """PyTorch writes to such elements in an undefined order; on XLA devices it is an error."""
     if call(torch.arange(9.0).view(3, 3)) is None:
         pytest.fail("PyTorch refuses it, too")
     with pytest.raises(RuntimeError, match=ELEMENTS):

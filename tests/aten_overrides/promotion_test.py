@@ -28,7 +28,7 @@ FUNCTIONS |= {
     "where of a number": lambda x, y: torch.where(y == y, x, 1.5),
     "clamp": lambda x, y: torch.clamp(x, min=y),
     "addcmul": lambda x, y: torch.addcmul(x, x, y),
-    # A real tensor takes no complex value, whose imaginary part only PyTorch's CPU looks at.
+    # A real tensor takes no complex value; only PyTorch's CPU kernel checks the imaginary part.
     "masked_fill": lambda x, y: x.masked_fill(x == x, y if x.is_complex() else y.real),
     "cat": lambda x, y: torch.cat([x.reshape(-1), y.reshape(-1)]),
     "power of a number": lambda x, y: 2.5**x + y,
@@ -50,7 +50,7 @@ def _operands(
 @pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_dtypes(name: str) -> None:
-    """Nothing is computed: a dtype is known before."""
+    """The dtypes are PyTorch's. No program runs, because a dtype is known before its value."""
     wrong = []
     for one, other in itertools.product(DTYPES, repeat=2):
         pairs = zip(_operands(one, other, "cpu"), _operands(one, other, "xla"), strict=True)
@@ -105,7 +105,7 @@ def test_complex_of_16_bits() -> None:
 
 
 def test_a_concatenation_of_nothing() -> None:
-    """The upstream kernel returns the first of the tensors."""
+    """A concatenation of empty tensors has the common dtype; upstream returns the first tensor."""
     empty = torch.empty(0, device="xla")
     result = torch.cat([empty.long(), empty, empty.bool()])
     assert (result.dtype, result.shape) == (torch.float32, (0,))

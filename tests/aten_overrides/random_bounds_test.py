@@ -31,7 +31,8 @@ def test_rare_tokens() -> None:
 
 @pytest.mark.parametrize(("dtype", "bits"), [(torch.uint16, 16), (torch.uint32, 32)], ids=str)
 def test_unsigned_integers(dtype: torch.dtype, bits: int) -> None:
-    """Upstream's backend openxla2 draws its seeds so."""
+    """randint has all values of these dtypes, of which upstream's backend openxla2 draws its
+    seeds."""
     x = torch.randint(0, 2**bits, (1000,), dtype=dtype, device="xla").cpu().long()
     assert 0 <= x.min() < 2**bits // 16
     assert 2**bits // 16 * 15 < x.max() < 2**bits

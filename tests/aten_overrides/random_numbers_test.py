@@ -22,7 +22,7 @@ def attention(ones: torch.Tensor) -> torch.Tensor:
     return functional.scaled_dot_product_attention(queries, keys, keys, None, 0.25)
 
 
-# Functions of COUNT ones. Were they made inside, XLA would fold them while it compiles, at length.
+# Functions of COUNT ones, which are arguments: XLA would take long to fold constants.
 DRAWS: dict[str, Draw] = {
     "rand": torch.rand_like,
     "uniform": lambda ones: torch.empty_like(ones).uniform_(-3, 7),
@@ -49,7 +49,7 @@ DRAWS: dict[str, Draw] = {
 
 
 def distance(numbers: torch.Tensor, others: torch.Tensor) -> float:
-    """The distance of two samples, as Kolmogorov and Smirnov define it."""
+    """The Kolmogorov-Smirnov distance of two samples."""
     samples = [np.sort(sample.numpy()) for sample in (numbers, others)]
     values = np.concatenate(samples)
     shares = [np.searchsorted(each, values, side="right") / len(each) for each in samples]
@@ -100,7 +100,7 @@ def test_seed() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.float32])
 def test_bernoulli_of_a_number(dtype: torch.dtype) -> None:
-    """Upstream converts the probability to the dtype: all integers were 0."""
+    """Integers are 0 and 1; upstream converts the probability to the dtype, so that all are 0."""
     x = torch.zeros(10_000, dtype=dtype, device="xla")
     for sample in (x.clone().bernoulli_(0.3), torch.bernoulli(x, 0.3)):
         assert sample.dtype == dtype

@@ -19,7 +19,7 @@ LINSPACES = [
 
 
 def _ends_the_process(function: Callable[..., torch.Tensor], dtype: torch.dtype | None) -> bool:
-    """PyTorch's CPU divides by the step as an integer."""
+    """Whether PyTorch crashes: its CPU kernel divides by the step as an integer, which is 0."""
     return dtype == torch.int64 or (function is torch.range and dtype in INTEGERS)
 
 

@@ -32,7 +32,7 @@ def operands(
 
 
 def on_device(tensors: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-    """Views stay views."""
+    """Copies tensors to the device; a transposed view stays a view."""
     a, b, *others = tensors
     return [a.to("xla"), b.t().to("xla").t(), *(t.to("xla") for t in others)]
 
@@ -44,7 +44,7 @@ def unrounded(a: torch.Tensor, b: torch.Tensor, s: torch.Tensor, t: torch.Tensor
 @pytest.mark.parametrize("types", [(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2)], ids=str)
 @pytest.mark.parametrize("shape", [(16, 64, 32), (3, 5, 7), (1, 128, 16), (2, 0, 3)], ids=str)
 def test_one_scale(shape: tuple[int, int, int], types: tuple[torch.dtype, torch.dtype]) -> None:
-    """All dtypes of the result in one process: their programs have the same operands."""
+    """All result dtypes run in one process, because their programs have the same operands."""
     tensors = operands(*shape, types)
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
     args = on_device(tensors)
@@ -52,14 +52,14 @@ def test_one_scale(shape: tuple[int, int, int], types: tuple[torch.dtype, torch.
     torch_xla.sync()
     for result, dtype in zip(found, dtypes, strict=True):
         assert result.dtype == dtype
-        # PyTorch's of no terms are what is in memory.
+        # For sums of no terms, PyTorch returns uninitialized memory.
         expected = torch._scaled_mm(*tensors, out_dtype=dtype) if shape[1] else torch.zeros(2, 3)
         torch.testing.assert_close(result.cpu(), expected.to(dtype), rtol=2**-7, atol=1e-6)
     torch.testing.assert_close(found[0].cpu().double(), unrounded(*tensors), rtol=1e-5, atol=1e-6)
 
 
 def test_result_in_float8() -> None:
-    """The dtype of the first matrix is the default. Out of range is nan, as PyTorch has it."""
+    """The first matrix's dtype is the default; results out of its range are nan, as in PyTorch."""
     tensors = operands(16, 64, 32)
     for scale in (1.0, 50.0):
         tensors = (*tensors[:2], torch.tensor(scale), torch.tensor(1.0))
@@ -73,7 +73,7 @@ def test_result_in_float8() -> None:
 
 
 def test_scales_of_rows() -> None:
-    """PyTorch has these on CUDA only."""
+    """Scales of rows, which PyTorch supports on CUDA only."""
     a, b, *_ = operands(16, 64, 32)
     s, t = torch.rand(16, 1) + 0.5, torch.rand(1, 32) + 0.5
     args = on_device((a, b, s, t))
@@ -100,7 +100,7 @@ def test_scale_of_the_result() -> None:
 
 @pytest.mark.parametrize("way", ["lazy", "captured", "openxla"])
 def test_layer(way: str) -> None:
-    """A linear layer that rounds its input, on the device alone."""
+    """A linear layer that rounds its input runs on the device only."""
 
     def layer(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         rounded = x.clamp(-448, 448).to(E4M3)

@@ -33,7 +33,7 @@ QUANTILES = {"quantile": lambda x: x.quantile(0.5), "nanquantile": lambda x: x.n
 
 
 def _with_signs(numbers: list, dtype: torch.dtype, sign: int) -> torch.Tensor:
-    """The numbers, their NaN with this sign."""
+    """A tensor of the numbers, whose NaN have this sign."""
     x = torch.tensor(numbers, dtype=dtype)
     nan = torch.tensor(NAN, dtype=dtype).copysign(torch.tensor(float(sign), dtype=dtype))
     return torch.where(x.isnan(), nan, x)

@@ -80,7 +80,8 @@ COPIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("written", ["source", "result"])
 @pytest.mark.parametrize("name", COPIES)
 def test_arguments_that_are_views(name: str, written: str, way: str) -> None:
-    """The same function is called with each kind of view: what it copies differs."""
+    """One function is called with each kind of view, because it copies some kinds and not
+    others."""
 
     def step(x: torch.Tensor) -> torch.Tensor:
         y = COPIES[name](x)
@@ -146,7 +147,7 @@ def test_views_of_dynamic_shape(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_values_of_a_later_write() -> None:
-    """For example, a cache from which a part was copied before it is written to."""
+    """A copied part of a cache keeps its values when the cache is written to later."""
     cache = torch.zeros(2, 4, 3, device="xla")
     before = []
     for step in range(3):

@@ -40,7 +40,7 @@ def make(name: str, dtype: torch.dtype) -> list[Case]:
 
 
 def _reduction(function: Function) -> Callable[[_Numbers], list[Case]]:
-    """Reductions of all elements, of rows, and of columns."""
+    """Yields reductions of all elements, of rows, and of columns."""
 
     def cases(numbers: _Numbers) -> list[Case]:
         x = numbers.uniform(COUNT)
@@ -114,7 +114,7 @@ def _gradients(function: Function) -> Function:
 
 
 def _scatter(function: Function) -> Callable[[_Numbers], list[Case]]:
-    """Many numbers into few places."""
+    """Yields scatters of many numbers into few elements."""
 
     def cases(numbers: _Numbers) -> list[Case]:
         source, into = numbers.uniform(COUNT), numbers.uniform(4)

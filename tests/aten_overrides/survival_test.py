@@ -3,7 +3,7 @@
 from aten_overrides import sweep
 from aten_overrides.known import Place
 
-# Speaks as worker.py does: sample 1 crashes the process, sample 3 does not end, sample 4 is wrong.
+# Uses worker.py's protocol: sample 1 crashes the process, 3 does not end, and 4 is wrong.
 WORKER = """
 import json, os, socket, sys, time
 tasks = socket.socket(fileno=1).makefile("rw")

@@ -34,7 +34,7 @@ from aten_overrides.known import Fault, Place
 
 SECONDS = 180.0  # for a task
 SECONDS_ALONE = 60.0  # for one sample
-DEATHS = 4  # after so many samples of a place have ended a worker, its others count as the last one
+DEATHS = 4  # after so many dead workers, a place's other samples have the last one's outcome
 QUICK = "--xla_backend_optimization_level=0"
 TASKS_OF_A_WORKER = 250  # then a new one starts: programs that were compiled keep their memory
 
@@ -43,12 +43,12 @@ TASKS_OF_A_WORKER = 250  # then a new one starts: programs that were compiled ke
 class Task:
     place: Place
     count: int | None  # how many samples, None for all of them
-    samples: tuple[int, ...] = ()  # these, too
+    samples: tuple[int, ...] = ()  # samples that run besides
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    what: str  # right, or one of known.KINDS
+    what: str  # "right", or one of known.KINDS
     message: str
 
 
@@ -64,7 +64,7 @@ class Death:
 
 
 class Worker:
-    """A process that runs tasks, and is started again when one has ended it."""
+    """A process that runs tasks, and is started again when a task has ended it."""
 
     def __init__(self, code: str) -> None:
         """Starts a worker that runs a script like worker.py's main()."""
@@ -77,7 +77,7 @@ class Worker:
             self.stop()
         tasks = self._tasks or self._start()
         self._count += 1
-        # One that has ended already is found by what it does not answer.
+        # The caller notices a worker that has ended when it does not answer.
         with contextlib.suppress(ConnectionError):
             tasks.sendall(json.dumps(task).encode() + b"\n")
         ready, _, _ = select.select([tasks], [], [], seconds)
@@ -114,7 +114,8 @@ class Worker:
                 theirs,
                 self._errors,
                 OMP_NUM_THREADS="1",
-                # Programs that are not needed any more keep neither memory nor mappings.
+                # A small cache, so that programs that are not needed any more free memory and
+                # mappings.
                 XLA_COMPILATION_CACHE_SIZE="64",
                 # Most of the time is spent in XLA's compiler. LLVM's optimizations change no
                 # outcome: tried with the few samples of float32, lazy and specials.
@@ -129,7 +130,7 @@ WORKER = "from aten_overrides import worker; worker.main()"
 def examine(
     worker: Worker, task: Task, seconds: float = SECONDS, seconds_alone: float = SECONDS_ALONE
 ) -> Outcomes:
-    """Runs a task, whatever becomes of the worker."""
+    """Runs a task, also if it crashes the worker or does not end."""
     request = dataclasses.asdict(task.place) | {
         "count": task.count,
         "samples": task.samples,
@@ -170,7 +171,7 @@ def _outcomes(reply: dict) -> Outcomes:
 
 
 def _last_words(code: int, text: str) -> str:
-    """Returns what ended a process: the line of its failed check, or the signal."""
+    """Returns why a process ended: the line of its failed check, or the signal."""
     for line in text.splitlines():
         if found := re.match(r"F\d{4} .*?\] (.*)", line):
             return found[1][:300]
@@ -185,7 +186,7 @@ def _last_words(code: int, text: str) -> str:
 def places(
     modes: Iterable[str] = (), names: Iterable[str] = (), dtypes: Iterable[str] = ()
 ) -> list[Place]:
-    """Returns where to look; an empty selection is everything."""
+    """Returns the selected places; an empty selection stands for everything."""
     modes, names, dtypes = set(modes), set(names), set(dtypes)
     return [
         Place(name, mode, dtype)
@@ -203,14 +204,14 @@ def all_tasks(where: Iterable[Place], faults: known.Faults) -> list[Task]:
 
 
 def few_tasks(where: Iterable[Place], faults: known.Faults) -> list[Task]:
-    """Returns tasks for a few minutes; the same ones at each call."""
+    """Returns tasks that take a few minutes, the same ones at each call."""
     by_operator: dict[str, list[Place]] = defaultdict(list)
     for place in where:
         by_operator[place.operator].append(place)
     counts: dict[Place, int] = {}
     samples: dict[Place, list[int]] = defaultdict(list)
     for i, (_, its_places) in enumerate(sorted(by_operator.items())):
-        first, *others = its_places  # The first is lazy, and float32 if the operator has it.
+        first, *others = its_places  # The first place is lazy, in float32 if the operator has it.
         counts[first] = 4
         if others:
             counts[others[i % len(others)]] = 2
@@ -261,7 +262,7 @@ def run(tasks: list[Task], jobs: int = 2, save: str | None = None) -> dict[Place
 
 
 def surprises(found: dict[Place, Outcomes], faults: known.Faults) -> list[str]:
-    """Returns what is not as the list of known faults says, one line each."""
+    """Returns the differences from the list of known faults, one line each."""
     lines = []
     for place, outcomes in found.items():
         listed = faults.get(place, {})
@@ -282,7 +283,7 @@ def surprises(found: dict[Place, Outcomes], faults: known.Faults) -> list[str]:
 
 
 def updated(found: dict[Place, Outcomes], faults: known.Faults) -> known.Faults:
-    """Returns the list as a sweep of all samples found it, with the reasons that it has."""
+    """Returns the faults that a sweep of all samples found, with the list's reasons."""
     result = {place: dict(samples) for place, samples in faults.items() if place not in found}
     reasons: dict[tuple[str, str], dict[Place, str]] = defaultdict(dict)
     for place, samples in faults.items():

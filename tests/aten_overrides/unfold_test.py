@@ -44,7 +44,7 @@ def test_gradients() -> None:
 
 
 def test_windows_that_overlap_cannot_be_written_to() -> None:
-    """PyTorch writes them in an order that it does not define. overlap_test.py has other writes."""
+    """PyTorch writes to them in an undefined order. overlap_test.py has other writes."""
     x = torch.zeros(2, 8, device="xla")
     with pytest.raises(RuntimeError, match="more than one element of the written-to tensor refers"):
         x.unfold(1, 3, 2).add_(1)

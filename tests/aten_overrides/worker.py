@@ -1,4 +1,4 @@
-"""Runs cases in a process of its own, which an operator may end: `sweep.py` starts it.
+"""Runs cases in a separate process, which an operator may crash; `sweep.py` starts it.
 
 Its standard output is a socket, from which it reads tasks, and to which it writes outcomes, one
 JSON object a line. Whatever else is printed goes to stderr.
@@ -17,13 +17,13 @@ import torch
 
 from aten_overrides import cases, compare, devices, sums
 
-# More programs at once are more memory, and what torch.compile traces slows down.
+# More cases in one program need more memory, and slow down torch.compile's tracing.
 _COMPILED_TOGETHER = 8
 
 
 @dataclasses.dataclass
 class _Run:
-    """A case, with what PyTorch computes on the CPU."""
+    """A case, with PyTorch's result on the CPU."""
 
     index: int
     case: cases.Case
@@ -44,11 +44,12 @@ def run(task: dict) -> dict:
         `only_list`: run nothing.
 
     Returns:
-      `outcomes`, by sample, each a pair of what it is and a message. Samples that PyTorch refuses
-      on the CPU are missing. With `only_list`, `chosen`: the samples that would be run.
+      `outcomes`: by sample, a pair of "right" or a kind of fault, and a message. Samples that
+      PyTorch refuses on the CPU are missing. With `only_list`, `chosen`: the samples that would be
+      run.
     """
     mode, name, dtype = task["mode"], task["operator"], task["dtype"]
-    gc.freeze()  # What is there already need not be looked at after each program.
+    gc.freeze()  # The collection after each program need not look at objects that exist already.
     made = cases.make(mode, name, dtype)
     flags = cases.MODES[mode]
     chosen = _spread(range(len(made)), flags.most)
@@ -73,7 +74,7 @@ def run(task: dict) -> dict:
 
 
 def _again(one: _Run, mode: str, name: str) -> None:
-    """Runs a case that failed in a program with others, in a program of its own."""
+    """Runs a case that failed in a common program again, in a separate program."""
     alone = dataclasses.replace(one, what="right", message="")
     _compute([alone], mode, name)
     if alone.what != "right":

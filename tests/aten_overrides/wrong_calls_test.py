@@ -252,7 +252,7 @@ OF_FEW_DTYPES |= {
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.complex64], ids=str)
 @pytest.mark.parametrize("name", OF_FEW_DTYPES)
 def test_a_dtype_that_pytorch_refuses(name: str, dtype: torch.dtype) -> None:
-    """XLA crashes the process for some, and fails when it compiles others."""
+    """XLA itself crashes the process for some dtypes, and fails when it compiles others."""
     x = torch.eye(4)[None, None].to(dtype)
     try:
         OF_FEW_DTYPES[name](x)
@@ -264,7 +264,7 @@ def test_a_dtype_that_pytorch_refuses(name: str, dtype: torch.dtype) -> None:
         OF_FEW_DTYPES[name](x.to("xla"))
 
 
-# Calls that PyTorch's functions for meta tensors would refuse, or that are near to wrong ones.
+# Correct calls that PyTorch's functions for meta tensors would refuse, or nearly wrong ones.
 NAN = float("nan")
 ACCEPTED = {
     "a number of the CPU": lambda x, d: x + torch.tensor(2.0),
@@ -320,7 +320,7 @@ def test_an_upstream_check_has_no_stack() -> None:
 
 
 def test_float_classes_are_computed_with_a_warning() -> None:
-    """Upstream's programs train so; PyTorch refuses them."""
+    """Programs for upstream train with such classes, which PyTorch refuses."""
     logits, classes = torch.randn(2, 3), torch.tensor([0.0, 2.0])
     with pytest.warns(UserWarning, match="the classes are of dtype Float"):
         found = F.cross_entropy(logits.to("xla"), classes.to("xla"))

@@ -1,4 +1,4 @@
-"""benchmarks/paged_attention.py calls the kernels rightly: here their Host entries."""
+"""benchmarks/paged_attention.py calls the kernels correctly, here their functions for the CPU."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""count.py: the line that CI closes with is what the tests did."""
+"""count.py: CI's last line counts the tests that passed, failed and were skipped."""
 
 import json
 import subprocess

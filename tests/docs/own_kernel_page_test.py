@@ -1,4 +1,4 @@
-"""docs/own_kernel.md: its files compile by its command, and its program and its error are true."""
+"""docs/own_kernel.md: its files compile with its command; its program and its error are right."""
 
 import re
 import subprocess

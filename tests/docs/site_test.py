@@ -1,4 +1,4 @@
-"""//docs:site has every page, and its search finds what they say."""
+"""//docs:site has every page, and its search finds the pages' words."""
 
 import json
 from pathlib import Path

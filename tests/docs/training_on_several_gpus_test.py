@@ -52,11 +52,11 @@ def test_layout(
     assert len(LAYOUTS) == 5
     monkeypatch.chdir(tmp_path)
     page = run(layout)
-    # Within what bfloat16 rounds.
+    # Within bfloat16's rounding.
     assert page["loss"].item() == pytest.approx(loss_of_one_device, rel=2e-3)
     states = page["optimizer"].state
     for name, parameter in page["model"].named_parameters():
-        # XLA may divide what has no mark.
+        # XLA may divide parameters that have no mark.
         assert "devices=" in sharding(parameter) or not is_divided(name), name
         for state in ("exp_avg", "exp_avg_sq"):
             assert sharding(states[parameter][state]) == sharding(parameter), name

@@ -19,7 +19,7 @@ def run(*options: str) -> subprocess.CompletedProcess:
 
 
 def check(output: str) -> None:
-    """Nearly all choices are clear, and those are the reference's."""
+    """Nearly all choices of tokens are clear, and the clear ones are the reference's."""
     clear, count, equal = re.search(
         r"^choices: (\d+) of (\d+) are clear; equal the reference's: (\w+)$", output, re.M
     ).groups()

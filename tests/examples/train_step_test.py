@@ -13,7 +13,8 @@ def test_train_step() -> None:
     losses = [float(loss) for _, loss, _ in lines]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < 0.6 * losses[0]
-    # Captured without gradients, in the first step, and with those of the step before: one program.
+    # The first step has no gradients before it, the others have those of the previous step. Both
+    # are one program.
     assert {int(compilations) for _, _, compilations in lines} == {1}
     assert "Metric: CompileTime\n  TotalSamples: 1\n" in result.stdout
     # .item() is the only thing that runs outside of XLA.

@@ -1,4 +1,4 @@
-"""Functions of API version 1, which tutorials use: without a status, on whatever plugin is set."""
+"""Functions of API version 1, which tutorials use and which have no status, on any plugin."""
 
 import ctypes
 import struct

@@ -91,7 +91,7 @@ def test_an_operator(dtype: torch.dtype, device: torch.device) -> None:
     torch.testing.assert_close(result.cpu(), expected)
     compiled = torch.compile(lambda x, y: operator(x, y, 2.5) * 2, backend="openxla")
     torch.testing.assert_close(compiled(x.to(device), y.to(device)).cpu(), expected * 2)
-    # Views have strides, and kernels see none.
+    # Kernels see contiguous tensors, without the strides of views.
     square = torch.randn(20, 20).to(dtype)
     result = operator(square.to(device).t(), square.to(device), 1.0)
     torch.testing.assert_close(result.cpu(), square.t() + square)

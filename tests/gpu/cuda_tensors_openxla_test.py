@@ -24,7 +24,7 @@ from torch_xla_ext import ops
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a torch with CUDA and a GPU"
 )
-# Cycles of a kernel that does nothing else: about 50 ms.
+# Cycles that a kernel waits: about 50 ms.
 LONG = 80_000_000
 
 
@@ -84,7 +84,7 @@ class TestMemory:
 
 
 class TestStreams:
-    """XLA waits for what PyTorch's stream has been given before, and the stream for XLA."""
+    """XLA waits for earlier work on PyTorch's stream, and later work waits for XLA."""
 
     def test_operands_that_are_still_written(self) -> None:
         function = compiled(lambda a, b: a * b + 1)
@@ -107,7 +107,7 @@ class TestStreams:
             torch.testing.assert_close((result * 2).cpu(), (values * b.cpu() + 1) * 2)
 
     def test_later_work_waits_for_a_long_program(self) -> None:
-        """Long for XLA: a chain of products."""
+        """XLA's program takes long: it is a chain of products."""
 
         def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
             for _ in range(40):
@@ -151,7 +151,7 @@ class TestStreams:
             del noise
 
     def test_memory_of_a_freed_result_is_not_given_away_too_early(self) -> None:
-        """PyTorch still reads it when XLA's next program could have it."""
+        """PyTorch still reads the freed result when XLA's next program could reuse its memory."""
         function = compiled(lambda x: x * 2)
         x = torch.randn(1 << 22, device="cuda")
         expected = x.cpu() * 2
@@ -236,7 +236,7 @@ class TestStreams:
 
 
 def test_a_program_that_fails_when_it_starts() -> None:
-    """The call raises its error: a reader of the results' memory would not learn of it."""
+    """The call raises the program's error, which readers of the results' memory would not see."""
     function = torch.compile(
         lambda x: (x[:, None] * x[None, :]).sort(0).values[0], backend="openxla", dynamic=False
     )
@@ -257,8 +257,8 @@ def test_another_gpu_than_torch_xlas() -> None:
 def test_time_of_a_call() -> None:
     """At most 0.15 ms, and 1 µs a tensor, above that of the same call with XLA tensors.
 
-    Both are waited for: a call with CUDA tensors starts its program itself, as the addresses of the
-    results are known then, where one with XLA tensors leaves that to another thread.
+    The test waits for the programs of both. A call with CUDA tensors starts its program itself,
+    because it needs the results' addresses; a call with XLA tensors leaves that to another thread.
     """
 
     def function(*tensors: torch.Tensor) -> torch.Tensor:
@@ -284,7 +284,7 @@ def test_time_of_a_call() -> None:
 
 
 def test_dlpack_both_ways() -> None:
-    """Upstream's own functions: the same memory on both sides."""
+    """Upstream's DLPack functions share memory between both sides."""
     a = on_cuda(torch.float32, 1000)
     x = dlpack.from_dlpack(a)
     assert x.device.type == "xla"
@@ -299,7 +299,7 @@ def test_dlpack_both_ways() -> None:
 
 
 def test_operation_that_xla_does_not_have_runs_in_torch_on_the_gpu() -> None:
-    """Upstream's fallback: the operands by DLPack to torch's CUDA kernel, and the result back."""
+    """Upstream's fallback shares operands and result with torch's CUDA kernel by DLPack."""
     a, b = torch.randn(100), torch.randn(100)
     metrics.clear_all()
     result = torch.nextafter(ops.simple_add(a.to("xla"), b.to("xla")), b.to("xla"))

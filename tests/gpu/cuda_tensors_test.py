@@ -36,7 +36,7 @@ def test_views() -> None:
 
 
 def test_current_stream() -> None:
-    """The kernel waits for what is before it on the stream, and nothing else does."""
+    """The kernel waits for earlier work on the stream; the host does not wait."""
     stream = torch.cuda.Stream()
     a = torch.zeros(1 << 20, device="cuda")
     torch.cuda.synchronize()

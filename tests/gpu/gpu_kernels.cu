@@ -13,7 +13,7 @@
 
 namespace {
 
-// Passed to a kernel by value.
+// Bytes that are passed to a kernel by value.
 struct Bytes {
   int64_t size;
   unsigned char values[1000];

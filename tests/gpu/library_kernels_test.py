@@ -1,9 +1,9 @@
-"""Kernels of CuPy, Numba, cuTile, CuTe-DSL and Triton on a GPU, beside the library's own launch.
+"""Kernels of CuPy, Numba, cuTile, CuTe-DSL and Triton on a GPU give their own launch's results.
 
 Each test needs its library, and some a file that is compiled elsewhere:
 
 - CUTE_AXPY: a library that CuTe-DSL has exported, with ``axpy(x, y, out, factor)``
-- TRITON_KERNELS: a folder of what TritonKernel.save wrote, of tests/launchers' kernels
+- TRITON_KERNELS: a folder with tests/launchers' kernels, as TritonKernel.save writes them
 """
 
 import os

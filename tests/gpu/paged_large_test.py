@@ -1,4 +1,4 @@
-"""The operators on paged caches at the sizes of a GPU; small ones are beside the kernels."""
+"""The operators on paged caches, at sizes for a GPU. The kernels' own tests have small sizes."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def test_ragged(device: torch.device, kv_lens: list[int], q_lens: list[int]) -> 
     result = ragged_paged_attention(*args, 128**-0.5).cpu()
     assert torch.equal(ragged_paged_attention(*args, 128**-0.5).cpu(), result)
     for s, (begin, end) in enumerate(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)):
-        # The last queries alone: all of them would take the CPU long.
+        # Only the last queries are compared: the CPU would take long for all of them.
         first = max(begin, end - 64)
         expected = attention(q[first:end], *pages.tokens(s), scale=128**-0.5)
         assert_close(result[first:end], expected)
@@ -74,7 +74,7 @@ def test_device_memory_does_not_grow_and_the_cache_is_not_copied(device: torch.d
         if step % 100 == 9:
             used.append(xla_model.get_memory_info(device))
     assert used[-1]["bytes_used"] - used[0]["bytes_used"] < 1 << 20, used
-    # Two caches, and never a third.
+    # There are two caches, and never a third.
     assert used[-1]["peak_bytes_used"] < (2 << 30) + (1 << 20), used
     assert torch.equal(caches[0][0, :16].cpu(), key[:1].cpu().expand(16, -1, -1))
     assert torch.equal(caches[1][63, :16].cpu(), -key[63:].cpu().expand(16, -1, -1))

@@ -94,7 +94,7 @@ def test_payload_that_xla_might_read_is_refused(device: torch.device, payload: b
 
 
 def test_no_other_payload_is_replaced(device: torch.device) -> None:
-    """The table for docs/pjrt_shim.md, of calls that may name fields of XLA's message."""
+    """Payloads that may name fields of XLA's message, for the table in docs/pjrt_shim.md."""
     table = {}
     for payload in JSON_LIKE + OTHERS:
         for version in (2, 3):

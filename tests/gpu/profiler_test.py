@@ -1,4 +1,4 @@
-"""Profiles of what runs on a GPU, by the plugin's profiler behind the shim."""
+"""Profiles of a GPU's kernels, by the plugin's profiler behind the shim."""
 
 from pathlib import Path
 

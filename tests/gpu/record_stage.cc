@@ -1,7 +1,8 @@
 // A target with the stage `record`: out = 2 * x + 1 by two kernels, the second
-// of which depends on the first. With RECORD, the handler that puts them into
-// XLA's command buffer, by jaxlib 0.12's headers; without, the one that
-// launches them, by this wheel's headers, which every plugin accepts.
+// of which depends on the first. With RECORD, this file is the handler that
+// puts them into XLA's command buffer, with jaxlib 0.12's headers. Without, it
+// is the handler that launches them, with this wheel's headers, which every
+// plugin accepts.
 #include <cstdint>
 
 #include "xla/ffi/api/ffi.h"

@@ -64,7 +64,7 @@ def test_execute(execute: ctypes.CDLL, device: torch.device) -> None:
 def test_record(execute: ctypes.CDLL, record: ctypes.CDLL, device: torch.device) -> None:
     functions = {"execute": execute.Recorded, "record": record.RecordedRecord}
     register_custom_call("Recording", functions, api="ffi")
-    for run in range(4):  # XLA makes a command buffer's commands when it runs again, at the latest
+    for run in range(4):  # XLA records a command buffer in the second run, at the latest
         x = torch.randn(1000) + run
         on_device = x.to(device)
         torch_xla.sync()

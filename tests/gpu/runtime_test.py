@@ -30,7 +30,7 @@ def test_neither_ld_library_path_nor_xla_flags_is_needed() -> None:
         "print((torch.sin(x @ x) + torch.erfinv(torch.tanh(x))).sum().cpu().isfinite().item())\n"
         "print(os.environ['XLA_FLAGS'])\n"
     )
-    # The bundle's own Python needs its folder there.
+    # The bundle's own Python needs its library folder in LD_LIBRARY_PATH.
     libraries = os.environ.get("BUNDLE_LIBRARIES")
     result = run(code, LD_LIBRARY_PATH=libraries, XLA_FLAGS=None)
     assert result.returncode == 0, result.stderr

@@ -73,7 +73,7 @@ def collectives(function: Callable[[], torch.Tensor], target: str) -> list[str]:
 def test_attention(
     mesh: xs.Mesh, count: int, kv_heads: int, spec: tuple, bias: tuple | None
 ) -> None:
-    """cuDNN's, forward and backward, of results of other operations, against float64."""
+    """cuDNN's attention, forward and backward, of other operations' results, against float64."""
     torch.manual_seed(0)
     values = [torch.randn(8, heads, 256, 128).bfloat16() for heads in (8, kv_heads, kv_heads)]
     has_own_heads = spec == BATCH or kv_heads % count == 0

@@ -121,7 +121,7 @@ print(y.tolist())
         XLA_FLAGS=f"--xla_dump_to={tmp_path} {os.environ.get('XLA_FLAGS', '')}",
     )
     assert output.splitlines()[-1] == str([2.0**12] * 3)
-    # XLA writes what the program runs before and, if it changes that, after its passes.
+    # XLA writes the program's thunks before its passes and, if these change them, after.
     texts = [file.read_text() for file in tmp_path.glob("*.thunk_sequence*.txt")]
     calls = [text for text in texts if text.count("kCustomCall") >= 12]
     assert calls

@@ -86,7 +86,8 @@ ffi::Error Execute(cudaStream_t stream, GpuPlan* plan, Floats x,
   return Launch(stream, x, out, plan->scale, plan->executions++);
 }
 
-// Without a trait: whether it runs in CUDA graphs is up to its registration.
+// The handler has no trait: its registration decides whether it runs in CUDA
+// graphs.
 ffi::Error ExecuteWithoutState(cudaStream_t stream, Floats x, FloatResult out,
                                double scale) {
   return Launch(stream, x, out, scale, 0);

@@ -1,6 +1,6 @@
 """TransformerEngine-JAX's handlers, from its own library and by its own names, against torch.
 
-It needs transformer_engine_jax, and of transformer_engine only the library: neither JAX nor Flax.
+It needs transformer_engine_jax and the library of transformer_engine, but neither JAX nor Flax.
 """
 
 from types import ModuleType
@@ -36,7 +36,7 @@ def dtype_in(te: ModuleType, dtype: torch.dtype) -> object:
 
 
 def workspace(te: ModuleType, info: tuple[list[int], object]) -> tuple[list[int], torch.dtype]:
-    """A result for a workspace of which the library has told shape and dtype."""
+    """A result for a workspace, whose shape and dtype the library has returned."""
     shape, type_ = info
     for dtype in (torch.uint8, torch.float32, torch.int64):
         if int(dtype_in(te, dtype)) == int(type_):
@@ -111,7 +111,7 @@ def product(
     scales: tuple[float, float] | None,
     device: torch.device,
 ) -> Tensor:
-    """``lhs @ rhs + bias``, or of numbers that are to be multiplied by scales, ``lhs @ rhs.T``."""
+    """Returns ``lhs @ rhs + bias``, or with scales of the operands ``lhs @ rhs.T``."""
     modes = te.JAXX_Scaling_Mode
     mode = modes.NO_SCALING if scales is None else modes.CURRENT_TENSOR_SCALING
     left, right = (torch.tensor([s]) for s in scales or (1.0, 1.0))

@@ -1,7 +1,7 @@
-"""Tensor descriptors of the host on a GPU, for kernels that Triton has compiled elsewhere.
+"""Tensor descriptors that the host makes, for kernels that Triton has compiled elsewhere.
 
-TRITON_KERNELS is a folder of what TritonKernel.save wrote, of tests/launchers' kernels for
-this GPU: scaled_by_descriptors with float32 and blocks of [16, 32], product_of_descriptors with
+TRITON_KERNELS is a folder with tests/launchers' kernels for this GPU, as TritonKernel.save writes
+them: scaled_by_descriptors with float32 and blocks of [16, 32], product_of_descriptors with
 float16, a width of 256 and blocks of [64, 64]. Triton need not be installed.
 """
 
@@ -92,7 +92,7 @@ def test_a_product(version: str, device: torch.device) -> None:
 
 
 def test_replayed_at_other_addresses(version: str, device: torch.device) -> None:
-    """The maps are made anew: 32 calls in a program, run with other tensors each time."""
+    """Each run makes new maps: a program of 32 calls runs with different tensors each time."""
     kernel = load("scaled_by_descriptors", version)
 
     def chain(x: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def test_replayed_at_other_addresses(version: str, device: torch.device) -> None
 
 
 def test_an_error_of_the_driver(version: str, device: torch.device) -> None:
-    """A stride that is no multiple of 16 bytes, which Triton's own descriptors refuse."""
+    """The stride is no multiple of 16 bytes, which Triton's own descriptors refuse, too."""
     kernel = load("scaled_by_descriptors", version)
     source = described(torch.zeros(40, 40, device=device), [16, 32])
     source.strides = [35, 1]

@@ -1,4 +1,4 @@
-"""Configurations of cuda_kernel on a GPU: they are timed, without the caller's data."""
+"""Configurations of cuda_kernel are timed on a GPU, without the caller's data."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ import torch_xla_ext
 from torch_xla_ext import CudaKernel, cuda_kernel, define_operator
 from xla_kernels.cuda_source import cache
 
-# The time grows with kWork, by the clock: ptxas leaves out arithmetic whose result it can tell.
+# The kernel waits by the clock; ptxas would remove arithmetic with a known result.
 SOURCE = """
 template <int kWork>
 __global__ void add_to(float* state, const float* x, int n) {

@@ -1,4 +1,4 @@
-"""torch_xla_ext.capture gives what lazy mode gives, for many small programs."""
+"""torch_xla_ext.capture gives lazy mode's results, for many small programs."""
 
 import copy
 import gc
@@ -310,7 +310,7 @@ def test_train_step(optimizer: str, set_to_none: bool) -> None:
 
 
 def test_a_first_call_keeps_no_earlier_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its sync donates their buffers, or the parameters would take memory twice."""
+    """The first call's sync donates the parameters' buffers, so that they are in memory once."""
     state: dict[str, torch.Tensor] = {}
     weight = on_device(4)
     sync, tracers = torch_xla.sync, []

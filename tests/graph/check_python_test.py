@@ -9,7 +9,7 @@ from torch_xla_ext import CaptureError, capture
 
 
 class Server:
-    """Finds its tensors where Python's names do not lead, and counts its calls."""
+    """Finds its tensors in places that capture does not compare, and counts its calls."""
 
     calls = 0
 

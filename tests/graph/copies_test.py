@@ -1,4 +1,4 @@
-"""Copies of captured steps, of their owners, and steps whose kernels were registered again."""
+"""Copies of captured steps and of their owners, and steps whose kernels are replaced."""
 
 import copy
 import ctypes

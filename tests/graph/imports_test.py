@@ -1,4 +1,4 @@
-"""Steps that import modules: what an import runs, it runs once in a process."""
+"""Steps that import modules, whose code runs once in a process."""
 
 import importlib
 import sys

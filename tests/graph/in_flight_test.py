@@ -1,4 +1,4 @@
-"""Captured steps whose program has not been started yet, or whose results somebody still holds."""
+"""Captured steps whose program has not started yet, or whose results are still referenced."""
 
 import copy
 import faulthandler
@@ -207,7 +207,7 @@ def test_a_call_takes_many_results_of_a_launch_that_it_does_not_wait_for() -> No
 
 
 def test_a_call_writes_to_many_arguments_of_a_launch_that_it_does_not_wait_for() -> None:
-    """As the optimizer's program of torch.compile writes to what the forward program reads."""
+    """For example, torch.compile's optimizer writes to tensors that the forward program reads."""
     states = [counter(i) for i in range(100)]
     read = capture(lambda x: gated(x) + torch.stack(states).sum(0), check_python=False)
 
@@ -418,7 +418,7 @@ def test_steps_go_on_after_one_that_failed() -> None:
 
 
 def test_a_replay_releases_the_gradients_that_it_replaces() -> None:
-    """Before it starts, so that they need no memory beside the new ones."""
+    """A replay frees old gradients before it starts, so that only the new ones need memory."""
     state = counter(3)
     replaced, added = (torch.ones(4).to("xla").requires_grad_() for _ in range(2))
 

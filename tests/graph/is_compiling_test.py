@@ -1,6 +1,6 @@
-"""A step that reads a value is traced again with torch.compiler.is_compiling(), as libraries ask.
+"""A step that reads a value is traced again, with torch.compiler.is_compiling() true.
 
-transformers' masking code, for example, looks at a mask unless it is compiled.
+Libraries ask for it: transformers' masking code, for example, reads a mask unless it is compiled.
 """
 
 import array
@@ -44,7 +44,7 @@ def test_is_compiling_is_false_without_a_read() -> None:
 
 
 def test_verification_asks_as_the_capture_did() -> None:
-    answers = array.array("b")  # where capture does not look
+    answers = array.array("b")  # capture does not compare arrays
 
     def function(x: Tensor) -> Tensor:
         answers.append(torch.compiler.is_compiling())

@@ -1,4 +1,4 @@
-"""A learning rate on the device, for each optimizer of torch.optim, and stored optimizers."""
+"""Each optimizer of torch.optim with a learning rate on the device, and stored optimizers."""
 
 import inspect
 import io
@@ -55,7 +55,7 @@ def options_of(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ON_DEVICE)
 @pytest.mark.parametrize("more", [{}, {"maximize": True, "weight_decay": 0.1}, {"momentum": 0.9}])
 def test_a_rate_on_the_device(name: str, more: dict[str, Any]) -> None:
-    """Equal to a rate that is a number, in lazy mode."""
+    """The results equal those of a rate that is a number, in lazy mode."""
     kind = getattr(torch.optim, name)
     known = inspect.signature(kind).parameters
     more = {key: value for key, value in more.items() if key in known}
@@ -114,7 +114,7 @@ def test_a_rate_on_the_host() -> None:
 
 
 def test_states_are_compared_without_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The state of an optimizer has tensors as keys; of a large model there are thousands."""
+    """C++ compares an optimizer's state, whose keys are tensors: a large model has thousands."""
     rate = torch.tensor(0.1, device="xla")
     _, optimizer, step = make_step(torch.optim.AdamW, rate, capturable=True)
     _, expected_optimizer, expected_step = make_step(torch.optim.AdamW, rate, capturable=True)

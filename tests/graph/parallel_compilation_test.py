@@ -42,7 +42,7 @@ def test_a_call_of_a_prepared_step_compiles_nothing() -> None:
 
 
 class Meeting:
-    """Programs that all are compiled at the same time, or fail."""
+    """Programs that must all be compiled at the same time."""
 
     def __init__(self, count: int) -> None:
         self._barrier, self._lower = threading.Barrier(count), XLAC._xla_capture_lower

@@ -28,7 +28,7 @@ def line(name: str, *events: types.SimpleNamespace) -> types.SimpleNamespace:
 
 @pytest.fixture
 def jax(monkeypatch: pytest.MonkeyPatch) -> list:
-    """Replaces jax's reader; the planes that it is to find."""
+    """Replaces JAX's reader of profiles; the planes in this list are what it reads."""
     planes: list = []
 
     class ProfileData:

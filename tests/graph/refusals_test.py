@@ -131,7 +131,7 @@ def test_refused_functions_keep_tensors(name: str) -> None:
     ],
 )
 def test_effects_in_python(function: Callable, name: str) -> None:
-    """The first call may have them; then they are an error, after one more."""
+    """The first call may have side effects; in the second one they are an error."""
     captured = capture(function)
     assert isinstance(captured(ones(3)), torch.Tensor)
     with pytest.raises(CaptureError, match=f"{name}.* at each call"):
@@ -163,7 +163,7 @@ def cached(x):
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A module of others; importing it assigns what its functions call global."""
+    """A library's module. Its import assigns globals that its functions change."""
     (tmp_path / "a_library.py").write_text(LIBRARY)
     monkeypatch.syspath_prepend(tmp_path)
     yield "a_library"

@@ -137,7 +137,7 @@ def test_a_replays_work_does_not_grow_with_the_state(
     xm.wait_device_ops()
     locks, *others = (count(name) - old for name, old in zip(names, before, strict=True))
     assert read == [1, 1, 1]
-    assert locks <= 4  # the wait is one of them
+    assert locks <= 4  # one of them is for the wait
     assert others == [0, 3, 3]
     torch.testing.assert_close(states[7].cpu(), torch.full((4, 4), 12.0))
     torch.testing.assert_close(result.cpu(), torch.full((4, 4), 6.0))

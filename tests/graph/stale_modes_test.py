@@ -327,7 +327,7 @@ def number_of_traces() -> tuple:
 
 @SCENARIOS.add("right")
 def second_trace_only() -> tuple:
-    """The second and all later programs are equal, as with a cache that capture does not see."""
+    """A function whose second and later programs are equal, as with a cache that capture misses."""
     traces = array.array("i", [0])
 
     def step(x: Tensor) -> Tensor:

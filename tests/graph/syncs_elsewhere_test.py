@@ -100,7 +100,7 @@ def test_random_numbers(way: str) -> None:
 
 @pytest.mark.parametrize("way", ["captured", "verified"])
 def test_training(way: str) -> None:
-    """Autograd's thread traces the backward pass, and the sync comes in the middle of it."""
+    """Autograd's thread traces the backward pass, and another thread's sync interrupts it."""
 
     def trained(device: str) -> list[float]:
         weight = torch.nn.Parameter(torch.tensor([2.0, 3.0]).to(device))

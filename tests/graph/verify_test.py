@@ -1,4 +1,4 @@
-"""capture traces calls 2, 4, 8, … again, and says what is another operation or constant then."""
+"""capture traces calls 2, 4, 8, … again, and names an operation or constant that has changed."""
 
 import array
 import cProfile
@@ -25,7 +25,7 @@ def device(*values: float) -> Tensor:
 
 
 class Counted:
-    """A function that counts how often its Python code ran, where capture does not look."""
+    """A function that counts its Python runs in a place that capture does not compare."""
 
     def __init__(self) -> None:
         self.runs = array.array("i", [0])
@@ -309,4 +309,4 @@ def test_within_a_profile_of_python() -> None:
 
 
 def _marked() -> None:
-    """A function whose name is searched for in the profile."""
+    """A function whose name must be in the profile."""

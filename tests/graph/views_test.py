@@ -1,4 +1,4 @@
-"""torch_xla_ext.capture of functions whose state are views that were not computed yet."""
+"""torch_xla_ext.capture of functions whose state is views with pending operations."""
 
 from collections.abc import Callable
 
@@ -72,7 +72,7 @@ def test_gradients_are_zeroed_last(set_to_none: bool, device: torch.device) -> N
 
 
 def test_view_in_a_call_that_is_not_captured() -> None:
-    """The first call fills a cache; the view that it was given is written all the same."""
+    """The first call fills a cache and is not captured, but it writes to its argument, a view."""
     data, cache = torch.zeros(3, 4, device="xla"), {}
 
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -103,7 +103,7 @@ def test_view_that_was_transposed_in_place(device: torch.device) -> None:
 
 
 def test_result_that_was_transposed_in_place(device: torch.device) -> None:
-    """Square: its shape does not tell."""
+    """The result is square, so its shape does not reveal the transposition."""
     step = capture(lambda x: x[1:].t_())
     with pytest.raises(CaptureError, match="shares memory with argument 0 in a way that cannot be"):
         step(torch.arange(6.0).view(3, 2).to(device))

@@ -114,7 +114,7 @@ WRONG = {
 
 @pytest.fixture(scope="module")
 def header(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The kernel API, precompiled: to read it takes longer than each of the sources."""
+    """The kernel API's header, precompiled, because it takes longer to parse than the sources."""
     path = tmp_path_factory.mktemp("header") / "precompiled.h"
     path.write_text('#include "torch_xla_ext/kernel.h"\n')
     options = ["-std=c++17", "-xc++-header", "-isystem", torch_xla_ext.include_dir()]

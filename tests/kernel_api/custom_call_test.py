@@ -1,6 +1,6 @@
 """torch_xla_ext.custom_call: both APIs, and every error.
 
-To write the goldens anew after a change that is meant:
+To update the goldens after an intended change:
 
     UPDATE_GOLDENS=$PWD/tests/kernel_api/goldens ./bazelw test --test_env=UPDATE_GOLDENS \\
         --test_filter="custom_call_test and hlo" --spawn_strategy=local \\
@@ -44,7 +44,7 @@ def registered() -> None:
 
 
 def gather(device: torch.device, api: str, *optional: object, **change: object) -> tuple:
-    """A call of TestGather with an operand that is not contiguous: its result, and torch's."""
+    """Calls TestGather with an operand that is not contiguous; returns its result and torch's."""
     table, index = torch.randn(4, 6), torch.tensor([0, 2, 4], dtype=torch.int32)
     scale, pair = optional or (None, None)
     results = custom_call(
@@ -87,7 +87,7 @@ def test_text_arrays_and_dicts_arrive(api: str) -> None:
     assert shown_options(api) == kernels.described(kernels.OPTIONS)
     empty = {"mode": "", "shifts": [], "weights": [], "halves": [], "steps": [1, 2, -3]}
     assert shown_options(api, **empty) == kernels.described(kernels.OPTIONS | empty)
-    # Each of them is in the program's hash.
+    # Each attribute is in the program's hash.
     nested = {"range": {"low": 3, "unit": "m"}}
     assert shown_options(api, **nested) == kernels.described(kernels.OPTIONS | nested)
     with pytest.raises(TypeError, match=r"TestOptions: unknown parameter 'range\.high'; range has"):
@@ -269,7 +269,7 @@ def test_a_transform_is_refused_and_not_lost(
     assert results.cpu().tolist() == [[1, 1, 1]] * 2
 
 
-# Indices that torch_xla holds in another type than the tensor's: s32 and u32.
+# Indices for which torch_xla's type, s32 or u32, differs from the tensor's dtype.
 OTHER_TYPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cummax": lambda x: torch.cummax(x, 1)[1],
     "max_pool": lambda x: torch.nn.functional.max_pool2d(x[None], 2, return_indices=True)[1],
@@ -348,7 +348,7 @@ def test_a_side_effect_without_an_alias_is_warned_of(monkeypatch: pytest.MonkeyP
         echo(has_side_effect=True)  # only once
         call_module._warned.clear()
         custom_call("TestEcho", [x], [x], payload=b"\x01", has_side_effect=True, aliases={})
-        # A kernel with a signature says what it writes to.
+        # The signature of a kernel declares the operands that it writes to.
         custom_call("TestIncrement", [x], [x], has_side_effect=True)
     with pytest.warns(UserWarning, match="pass another output, and aliases=.its number: the input"):
         custom_call("TestEcho", [x], [y], payload=b"\x01", has_side_effect=True)
@@ -403,7 +403,7 @@ RAW: dict[str, tuple[str, str]] = {
         ffi_call(ATTRIBUTES.replace("1 : i64", "1 : i32"), 12),
         "attribute window: expected i64 but got i32",
     ),
-    "unknown": (ffi_call(ATTRIBUTES + ", widow = 1 : i64", 12), "and got 1 attributes more"),
+    "unknown": (ffi_call(ATTRIBUTES + ", widow = 1 : i64", 12), "but got 1 more attributes"),
     "limits": (
         ffi_call(ATTRIBUTES.replace("1 : i64", "0 : i64"), 12),
         "parameter window: expected 1 to 4096 but got 0",

@@ -1,4 +1,4 @@
-"""torch_xla_ext.debug: what a graph will call, and references in a kernel's place."""
+"""torch_xla_ext.debug: the calls in a graph, and references that replace kernels."""
 
 import subprocess
 import threading
@@ -164,7 +164,7 @@ def test_no_reference(device: torch.device) -> None:
     text = r"'TestIncremnt': there is no reference .*; did you mean 'TestIncrement'\?"
     with pytest.raises(ValueError, match=text), debug.use_reference("TestIncremnt"):
         pytest.fail("it was entered")
-    # Nothing of it is left.
+    # The kernel still runs.
     assert increment(device).cpu()[0, 0] == 1
 
 
@@ -185,7 +185,7 @@ def test_launches_are_logged(device: torch.device, capfd: pytest.CaptureFixture[
     line = "[torch_xla_ext] XlaGpuSimpleAdd Host ffi (a: F32[2], b: F32[2]) -> (out: F32[2]) "
     assert line in run(TORCH_XLA_EXT_LOG_LAUNCHES="1").stderr
     assert line not in run(TORCH_XLA_EXT_LOG_LAUNCHES="0").stderr
-    # Where the variable is not set, as in this process.
+    # The variable is not set in this process.
     x = torch.ones(2).to(device)
     assert custom_call("XlaGpuSimpleAdd", [x, x], [x])[0].cpu().tolist() == [2, 2]
     assert "[torch_xla_ext]" not in capfd.readouterr().err

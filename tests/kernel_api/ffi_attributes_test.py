@@ -1,4 +1,4 @@
-"""The text of attributes, and what XLA makes of it."""
+"""The text of attributes, and the values that XLA parses from it."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
-// Calls FFI entries of kernels as XLA does, with calls that XLA's compiler
-// would not make, too. Two kernels: one on a stream, one with parameters of
-// each kind.
+// Calls FFI entries of kernels as XLA does, and also with calls that XLA's
+// compiler would not make. There are two kernels: one on a stream, one with
+// parameters of each kind.
 #include <cstdint>
 #include <cstdio>
 #include <map>
@@ -125,7 +125,7 @@ struct Attribute {
       value;
 };
 
-// XLA's structures of the attributes, which live as long as this.
+// XLA's structures of the attributes; they live as long as this object.
 class FfiAttributes {
  public:
   explicit FfiAttributes(const Attributes& attributes) {
@@ -193,7 +193,7 @@ struct Call {
   Attributes attributes;
 };
 
-// Returns a text of the launch, or the error.
+// Returns a text about the launch, or the error.
 std::string Run(XLA_FFI_Handler* entry, const Call& call) {
   float numbers[2] = {3, 5};
   int64_t dims[1] = {2};
@@ -285,12 +285,12 @@ void TestParams() {
   ExpectRun(entry,
             with("range",
                  {Attributes{{"high", {int32_t{9}}}, {"low", {int32_t{4}}}}}),
-            "TestWithParams: attribute range: expected {low: i32} and got "
+            "TestWithParams: attribute range: expected {low: i32} but got "
             "other attributes, too");
   ExpectRun(entry, with("scale", {0.5}),
             "TestWithParams: attributes: expected params(factor: f64, negate: "
-            "bool, mode: str, shifts: i64[], range: {low: i32}) and got 1 "
-            "attributes more");
+            "bool, mode: str, shifts: i64[], range: {low: i32}) but got 1 "
+            "more attributes");
   ExpectRun(entry, with("absent_operands", {int64_t{1}}),
             "TestWithParams: attribute absent_operands: operand 0 (x) is not "
             "optional");

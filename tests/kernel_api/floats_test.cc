@@ -18,7 +18,7 @@ void ExpectEqual(const char* name, uint32_t pattern) {
   std::memcpy(&value, &pattern, sizeof(value));
   const uint16_t ours = Ours(value).bits, theirs = Theirs(value).x;
   const bool nan = value != value;
-  // Both only guarantee that NaN stays NaN.
+  // Both implementations only guarantee that NaN stays NaN.
   const bool equal =
       nan ? float(Ours(value)) != float(Ours(value)) : ours == theirs;
   if (!equal && ++failures < 20) {

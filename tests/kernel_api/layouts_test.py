@@ -1,6 +1,6 @@
-"""Layouts that a signature declares: what XLA is told, what kernels see, what is not copied.
+"""Layouts that a signature declares: in the program, in the kernel, and without copies.
 
-The kernels in C++ are compiled here, as a user does it.
+The kernels in C++ are compiled here, as a user compiles them.
 """
 
 import re
@@ -137,7 +137,7 @@ def test_layouts_in_the_hlo(device: torch.device) -> None:
 
 
 def test_a_producer_writes_it_so(device: torch.device) -> None:
-    """Nothing copies or transposes operands: their producers write them so, or are views."""
+    """No operand is copied or transposed: its producer uses the layout, or it is a view."""
     a, b = torch.randn(32, 16).to(device), torch.randn(32, 16).to(device)
     torch_xla.sync()
     with programs.compiled() as found:

@@ -1,4 +1,4 @@
-"""Untyped Host functions of one result: what `out` is, and that the wrong kind is found out."""
+"""Untyped Host functions with one result: the meaning of `out`, and errors for the wrong kind."""
 
 import ctypes
 import subprocess
@@ -80,7 +80,7 @@ def test_each_with_its_own_call(x: torch.Tensor) -> None:
     assert y.tolist() == [0, 2, 4, 6]
     for api in ("ffi", "untyped"):
         (y,) = torch_xla_ext.custom_call("TestOneResult", [x], [x], api=api)
-        # Its entry checks the payload first, and its name in the program is its own.
+        # Its entry checks the payload first, and its name in the program is distinct.
         assert 'custom_call_target="TestOneResult"' in hlo(y)
         assert y.tolist() == [0, 2, 4, 6]
     both = XLAC._xla_gpu_custom_call([x], b"p", [[4]] * 2, [torch.float32] * 2, target="OfTwo")

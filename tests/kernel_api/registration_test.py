@@ -29,7 +29,7 @@ TWIN = Path(os.environ["TWINS"].split()[0])
 
 
 def echo(name: str, device: torch.device) -> int:
-    """Calls TestEcho under the name; what it gives is the length of the payload."""
+    """Calls TestEcho under this name. Its result is the length of the payload."""
     x = torch.zeros(1).to(device)
     (y,) = custom_call(name, [x], [((16,), torch.int64)], payload=b"\x01bc")
     return int(y.cpu()[0])
@@ -314,7 +314,7 @@ def test_no_library_of_this_machine(tmp_path: Path, content: bytes, text: str) -
 
 @pytest.mark.parametrize("part", [0.01, 0.3, 0.7, 0.99])
 def test_a_truncated_library_is_refused(tmp_path: Path, part: float) -> None:
-    """The dynamic loader would map it, and reading what is missing would crash the process."""
+    """The dynamic loader would map the file, and reads of the missing part would crash."""
     content = LIBRARY.read_bytes()
     file = tmp_path / "libtruncated.so"
     file.write_bytes(content[: int(len(content) * part)])

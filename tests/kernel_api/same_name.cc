@@ -1,6 +1,6 @@
-// Compiled twice, as two kernels' files of one library, whose parameters are
-// structs of one name: FUNCTION is another name, and FIRST and SECOND are the
-// same two fields in another order.
+// Compiled twice, as the files of two kernels in one library, whose parameter
+// structs have the same name. The two differ in FUNCTION, the function's name,
+// and in FIRST and SECOND, the order of the struct's two fields.
 #include <cstddef>
 #include <string>
 

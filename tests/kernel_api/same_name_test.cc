@@ -1,5 +1,5 @@
-// Two kernels of one library whose parameters are structs of one name: each
-// gets its own (same_name.cc).
+// Two kernels of one library have parameter structs of the same name: each gets
+// its own parameters (same_name.cc).
 #include <cstddef>
 #include <cstdio>
 #include <string>

@@ -1,4 +1,4 @@
-"""All that a signature can say: Python and the kernel agree on it, and operators follow from it."""
+"""All parts of a signature: Python and the kernel agree on them, and operators follow from them."""
 
 import ctypes
 import subprocess

@@ -1,4 +1,4 @@
-"""Types that torch_xla has no tensors of: signatures take their bytes, and PyTorch's own types."""
+"""Types that torch_xla lacks: signatures accept their bytes, and PyTorch's own types."""
 
 import subprocess
 
@@ -143,7 +143,7 @@ def test_cuda_kernels(device: torch.device) -> None:
 
 
 def integers(packed: torch.Tensor, signed: bool) -> torch.Tensor:
-    """The integers in each byte, the one in the low bits first."""
+    """The two integers in each byte; the integer in the low bits comes first."""
     codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2).to(torch.int8)
     return torch.where(codes < 8, codes, codes - 16) if signed else codes
 

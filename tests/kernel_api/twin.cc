@@ -1,5 +1,5 @@
-// For two libraries whose authors chose the same C++ names: TARGET multiplies
-// by FACTOR.
+// Compiled for two libraries whose authors chose the same C++ names: TARGET
+// multiplies by FACTOR.
 #include "torch_xla_ext/kernel.h"
 
 #define TWIN_TEXT_(text) #text

@@ -160,8 +160,8 @@ def test_truncated(length: int) -> None:
     assert text.startswith("payload: truncated" if length else "payload: is empty")
 
 
-# Where a payload is changed, the bytes put there, and the error. The header has 16 bytes; then each
-# array has a dtype, a rank and its dimensions, beginning with `table`.
+# By offset in a payload: the new bytes, and the error. The header has 16 bytes; then each array has
+# a dtype, a rank and its dimensions, beginning with `table`.
 CHANGED = {
     "magic": (0, b"\2", "expected the magic byte 1 but got 2"),
     "version": (1, b"\2", "expected version 1 but got 2"),
@@ -267,7 +267,7 @@ def test_the_kernel_reads_text_arrays_and_dicts(values: dict[str, object]) -> No
 def test_truncated_parameters_of_variable_size(length: int) -> None:
     payload = untyped_payload.pack(OPTIONS, OPTION_ARRAYS, OPTION_VALUES)
     assert parse(payload[:length], PROBE.ProbeOptions).startswith("payload: ")
-    # The size in the header says that this is all.
+    # The header has the size of the truncated parameters.
     begin = len(payload) - struct.unpack_from("<I", payload, 4)[0]
     if length >= begin:
         cut = payload[:4] + struct.pack("<I", length - begin) + payload[8:length]

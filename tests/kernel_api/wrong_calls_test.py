@@ -1,4 +1,4 @@
-"""Wrong calls of torch_xla_ext.custom_call: what each error says."""
+"""Wrong calls of torch_xla_ext.custom_call, and the text of each error."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ def registered() -> None:
 
 F32 = torch.float32
 X = ((3,), F32)
-# By error: what is wrong in custom_call("TestEcho", inputs=[x], outputs=[x]), and the text.
+# By error: wrong arguments for custom_call("TestEcho", inputs=[x], outputs=[x]), and the text.
 WRONG: dict[type[Exception], list[tuple[Callable[[torch.Tensor], dict[str, object]], str]]] = {
     ValueError: [
         (
@@ -62,7 +62,7 @@ WRONG: dict[type[Exception], list[tuple[Callable[[torch.Tensor], dict[str, objec
         ),
         (
             lambda x: dict(payload=bytes(2**30 + 1)),
-            r"payload has 1073741825 bytes, but may have 2\^30",
+            r"payload has 1073741825 bytes, but at most 2\^30 are allowed",
         ),
         (
             lambda x: dict(target="TestIncrement", outputs=[((4,), F32)]),

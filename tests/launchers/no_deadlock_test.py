@@ -1,4 +1,4 @@
-"""Operators that are written in Python need the GIL: nobody may wait for them who holds it."""
+"""Operators written in Python need the GIL, so no thread may wait for them and hold it."""
 
 import faulthandler
 import itertools
@@ -16,7 +16,7 @@ import torch_xla_ext
 
 @torch.library.custom_op("no_deadlock_test::times_two", mutates_args=())
 def times_two(x: Tensor) -> Tensor:
-    # Gives the GIL up in the middle, as any function of Python may be made to.
+    # The function releases the GIL in the middle, as can happen in any Python function.
     threading.Event().wait(0.001)
     return x * 2
 

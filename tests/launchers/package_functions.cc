@@ -1,5 +1,5 @@
-// Functions of TVM-FFI as packages have them: one of a build of Hugging Face's
-// kernel-builder, and FlashInfer's, of bfloat16.
+// TVM-FFI functions like those in packages: one in a build of Hugging Face's
+// kernel-builder, and FlashInfer's for bfloat16.
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/function.h>
 

@@ -1,6 +1,6 @@
 """load_kernels: folders in the layout of Hugging Face's kernels, packages, FlashInfer's functions.
 
-Builds are made here: their operators in Python, those of TVM-FFI in C++.
+The tests make the builds: operators are in Python, and TVM-FFI's functions in C++.
 """
 
 import importlib.util
@@ -24,7 +24,7 @@ from torch_xla_ext.registry import registration
 SOURCE = Path(__file__).with_name("package_functions.cc")
 TORCH = "".join(torch.__version__.split(".")[:2])
 CPU = "cpu-x86_64-linux"
-# As kernel-builder writes it. There, the operators are a shared library's.
+# As kernel-builder writes it, except that its operators are in a shared library.
 OPS = """
 import torch
 from . import _native
@@ -103,7 +103,7 @@ def test_a_folder(tmp_path: Path, device: torch.device) -> None:
     torch.testing.assert_close(kernel.layers.SiluAndMul()(x.to(device)).cpu(), expected)
     compiled = torch.compile(kernel.ops.doubled, backend="openxla", fullgraph=True)
     assert torch.equal(compiled(x.to(device)).cpu(), 2 * x)
-    # One that cannot be part of a program says why.
+    # The error says why an operator cannot be part of a program.
     with pytest.raises(NotImplementedError, match=r"positive cannot be part .* no fake function"):
         kernel.ops.positive(x.to(device))
     assert torch_xla_ext.load_kernels(tmp_path / "build") is kernel
@@ -168,7 +168,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 def test_a_package(package: Callable[[str], str], device: torch.device) -> None:
     torch_xla_ext.load_kernels(package("own_kernels"), fakes={"doubled": fake_doubled})
     assert torch.ops.own_kernels_ops.doubled(torch.ones(3, device=device)).tolist() == [2, 2, 2]
-    with pytest.raises(ValueError, match="own_kernels has defined no operators; if it was impor"):
+    with pytest.raises(ValueError, match="importing own_kernels defined no operators; if it was"):
         torch_xla_ext.load_kernels("own_kernels")
 
 
@@ -216,7 +216,7 @@ def test_flashinfer(library: Path, device: torch.device, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("name", flashinfer.FUNCTIONS)
 def test_signatures_of_flashinfer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator of each can be declared."""
+    """An operator can be declared for each of FlashInfer's signatures."""
     from torch_xla_ext.launchers.packages import tvm_ffi_functions
     from xla_kernels.signature import parse
 

@@ -114,7 +114,7 @@ def test_calls_are_cached(device: torch.device, monkeypatch: pytest.MonkeyPatch)
         return plan(operator, values)
 
     monkeypatch.setattr(registering.OperatorOverload, "_planned", counting_plan)
-    for _ in range(3):  # values of one another's place are not the same
+    for _ in range(3):  # swapped values differ
         for exponent in (2, 2.0, True, 0.0, -0.0, 3):
             result = run("aten::pow.Tensor_Scalar", on_xla, exponent)
             expected = torch.ops.aten.pow.Tensor_Scalar(x, exponent)
@@ -213,7 +213,7 @@ def test_wrong_arguments(device: torch.device) -> None:
         run(torch.ops.aten.add.Tensor, x)
 
 
-# In Python, and below in place; `seen` shows where it runs.
+# An operator in Python; a later one works in place. `seen` records where it runs.
 @torch.library.custom_op("existing_test::scaled", mutates_args=())
 def scaled(x: Tensor, factor: float, *, offset: float = 0.0) -> Tensor:
     if factor == 13:

@@ -1,4 +1,4 @@
-"""Triton's tensor descriptors that are made on the host, as arguments with XLA tensors."""
+"""Triton's tensor descriptors that the host makes, with XLA tensors, as kernels' arguments."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ from xla_kernels.cuda_source import binary
 sys.path.insert(0, str(Path(__file__).parent))
 import triton_kernels as kernels
 
-# No multiples of the block's. Strides are multiples of 16, as Triton 3.4's interpreter wants them.
+# Not multiples of the block's sizes. Triton 3.4's interpreter needs strides that 16 divides.
 ROWS, COLUMNS = 60, 48
 GRID = (4, 2)
 BLOCK = {"ROWS": 16, "COLUMNS": 32}
@@ -54,7 +54,7 @@ def test_operands_and_results(x: Tensor, device: torch.device) -> None:
 
 
 def test_part_of_a_tensor(device: torch.device) -> None:
-    """Shape and strides are the descriptor's own."""
+    """Shape and strides are the descriptor's, not the tensor's."""
     x = torch.randn(8000)
     descriptor = TensorDescriptor(x.to(device), [ROWS, COLUMNS], [112, 1], [16, 32])
     part = x.as_strided([ROWS, COLUMNS], [112, 1])
@@ -180,5 +180,5 @@ def test_wrong_descriptors_are_refused(x: Tensor, device: torch.device) -> None:
         call(described(on_device, [16, 16]))
     with pytest.raises(TypeError, match=r"the argument is tensordesc<bf16\[16, 32\]>"):
         call(described(on_device.bfloat16()))
-    with pytest.raises(ValueError, match=r"\[48, 1\], which is outside of its tensor's 2880 elem"):
+    with pytest.raises(ValueError, match=r"\[48, 1\], which reach beyond its tensor's 2880 ele"):
         call(TensorDescriptor(on_device, [ROWS + 1, COLUMNS], [COLUMNS, 1], [16, 32]))

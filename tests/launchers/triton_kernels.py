@@ -1,4 +1,4 @@
-"""Kernels of Triton that the tests share, also to be compiled for a GPU."""
+"""Triton kernels that the tests share. For some tests they are compiled for a GPU."""
 # ruff: noqa: ANN001, ANN201, N803
 
 import triton
@@ -50,7 +50,7 @@ def guessed(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def transposed_product(a_ptr, b_ptr, c_ptr, SIZE: tl.constexpr):
-    """c = a @ b.T, of [SIZE, SIZE]: uses much shared memory."""
+    """c = a @ b.T for [SIZE, SIZE], which needs much shared memory."""
     rows = tl.arange(0, SIZE)
     at = rows[:, None] * SIZE + rows[None, :]
     c = tl.dot(tl.load(a_ptr + at), tl.trans(tl.load(b_ptr + at)))
@@ -83,14 +83,14 @@ def doubled(x_ptr, y_ptr, n, BLOCK: gl.constexpr):
 
 @triton.jit
 def scaled_by_descriptors(source, out, factor, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """out = source * factor, of which both are descriptors with blocks of [ROWS, COLUMNS]."""
+    """out = source * factor. Both are descriptors with blocks of [ROWS, COLUMNS]."""
     row, column = tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
     out.store([row, column], source.load([row, column]) * factor)
 
 
 @triton.jit
 def product_of_descriptors(a, b, c, WIDTH: tl.constexpr, SIZE: tl.constexpr):
-    """c = a @ b.T, of descriptors with blocks of [SIZE, SIZE]."""
+    """c = a @ b.T. All are descriptors with blocks of [SIZE, SIZE]."""
     row, column = tl.program_id(0) * SIZE, tl.program_id(1) * SIZE
     total = tl.zeros([SIZE, SIZE], tl.float32)
     for k in range(0, WIDTH, SIZE):

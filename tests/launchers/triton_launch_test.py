@@ -107,13 +107,13 @@ def test_tuples(x: Tensor, device: torch.device) -> None:
     y, on_xla = torch.empty(4, 100, device=device), x.to(device)
     kernels.scaled_sum[(7,)]((on_xla, on_xla * 2), y, (400, 3.0), BLOCK=64)
     torch.testing.assert_close(y.cpu(), x * 5)
-    # Without an analysis, whatever is in the tuple may be written to.
+    # Without an analysis, everything in the tuple may be written to.
     kernels.copy_in_pair[(7,)]((on_xla, y), 400, BLOCK=64)
     assert torch.equal(y.cpu(), x)
 
 
 def test_a_launch_as_helions(x: Tensor, device: torch.device) -> None:
-    """Helion's host code calls the kernel's method `run`."""
+    """Helion's host code calls the kernel's method `run`, instead of `kernel[grid]`."""
     y = torch.empty(4, 100, device=device)
     kernels.add_scaled.run(
         *(y.zero_(), x.to(device), 400, 2.0, 512),

@@ -1,4 +1,4 @@
-"""triton_call: on the CPU by Triton's interpreter; what a GPU is handed, from the HLO."""
+"""triton_call: results by Triton's interpreter on the CPU; the launch for a GPU in the HLO."""
 
 import re
 import sys

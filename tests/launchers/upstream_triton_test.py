@@ -49,7 +49,7 @@ def test_the_tensors_are_those_of_the_call(device: torch.device) -> None:
 
 @pytest.mark.usefixtures("on_a_gpu")
 def test_launch_attributes_on_a_gpu(device: torch.device) -> None:
-    """Upstream's own module launches with 4 warps, and passes 0.5 as an fp64."""
+    """The launch is that of upstream's module: 4 warps, and 0.5 as an fp64."""
     x, weight = torch.randn(4, 100).to(device), torch.randn(100).to(device)
     text = hlo(norm(x, weight, num_warps=8)).replace('\\"', '"')
     assert 'custom_call_target="XlaGpuCompiledKernel"' in text
@@ -75,7 +75,7 @@ def test_tensors_that_do_not_fit_are_refused(device: torch.device) -> None:
 
 
 def test_other_payloads_are_as_before(device: torch.device) -> None:
-    """Bytes, and a class of them that has no function `call`, go to the default target."""
+    """Bytes, and a subclass of bytes without a function `call`, go to the default target."""
 
     class Bytes(bytes):
         pass

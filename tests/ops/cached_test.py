@@ -1,4 +1,4 @@
-"""Calls of operators with XLA tensors that cache checks: never for other arguments."""
+"""Calls of operators with XLA tensors cache their checks, but only for equal arguments."""
 
 import threading
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def _attributes(**args: object) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def counted() -> Callable[..., torch.Tensor]:
-    """An operator that counts how often its `attributes` are asked."""
+    """An operator that counts the calls of its `attributes`."""
     define_operator(
         "test_cached::add(Tensor a, Tensor b, float? f=None, int n=0, bool flag=False, "
         "str text='') -> Tensor",
@@ -35,7 +35,7 @@ def counted() -> Callable[..., torch.Tensor]:
 
 @pytest.fixture
 def count(counted: Callable[..., torch.Tensor]) -> Callable[..., int]:
-    """Calls the operator; returns how often it asked."""
+    """Calls the operator; returns how often it called `attributes`."""
 
     def call(*args: object) -> int:
         calls.clear()
@@ -101,7 +101,7 @@ def test_other_arguments_are_other_calls(
     assert count(*variants[0]) == 1
     monkeypatch.delenv("TEST_CACHED")
     assert count(*variants[0]) == 0
-    # A float's place takes 1 and True for 1.0, as torch does: the kernel sees that.
+    # For a float, 1 and True are 1.0, as in torch, and the kernel receives 1.0.
     assert count(*tensors(12), 1) == 0
 
 
@@ -161,7 +161,7 @@ def test_another_thread_keeps_the_kernel() -> None:
 
 
 def test_the_graph_is_that_of_a_first_call() -> None:
-    """This holds for cached and uncached calls."""
+    """A cached call traces the same graph as an uncached one."""
     a, b = tensors(15)
     first = ops.simple_add(a, b)
     second = ops.simple_add(a, b)

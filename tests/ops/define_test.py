@@ -10,7 +10,7 @@ from testing.xla import PLATFORM, custom_call_lines, register_host_kernels
 
 from torch_xla_ext import define_operator
 
-# The test's kernels are registered for PLATFORM alone.
+# The test's kernels are registered only for PLATFORM.
 for_each_device = pytest.mark.parametrize(
     "device_type", [d for d in DEVICES if d != {"Host": "cuda", "CUDA": "cpu"}[PLATFORM]]
 )

@@ -30,7 +30,7 @@ def test_every_operator_has_samples() -> None:
     without_samples = [
         "all_reduce",  # of several devices; kernels/all_reduce has its tests
         "all_reduce_rms_norm",
-        # torch's own operations, perhaps around others of these
+        # compositions of torch's operations and of other operators here
         *("fused_experts", "gather_rows", "group_ranges"),
         *("merge_attention_states", "quantize_inputs", "rows_of_groups"),
     ]

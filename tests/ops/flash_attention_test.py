@@ -1,6 +1,6 @@
-"""torch.ops.xla.flash_attention by cuDNN: the calls, the choice, and numbers.
+"""torch.ops.xla.flash_attention with cuDNN: its calls, when it is chosen, and its numbers.
 
-On the CPU, which has no cuDNN, torch's operators take the place of its calls.
+On the CPU, which has no cuDNN, torch's operators replace its calls.
 """
 
 import json
@@ -56,7 +56,7 @@ def same(q_ids: torch.Tensor, kv_ids: torch.Tensor) -> torch.Tensor:
 
 
 def assert_close(actual: torch.Tensor, wanted: torch.Tensor) -> None:
-    """To an error, as a share of the largest number, that a wrong mask is far beyond."""
+    """The limit, relative to the largest number, is far below the error of a wrong mask."""
     error = (actual.cpu().double() - wanted).abs().max() / wanted.abs().max()
     assert error < TOLERANCE[actual.dtype], error
 
@@ -67,7 +67,7 @@ def payload(line: str) -> dict:
 
 
 def test_the_forward_call() -> None:
-    """The call equals JAX's: heads within the sequence in operands and results, and the payload."""
+    """The call equals JAX's: payload, and operands and results [batch, sequence, heads, width]."""
     q, k, v, _ = (tensor.to("xla") for tensor in inputs(torch.float16, kv_seq_len=128))
     result = custom_kernel.flash_attention(q, k, v, True, sm_scale=0.5)
     (line,) = custom_call_lines(result)
@@ -162,9 +162,9 @@ def test_on_the_cpu_it_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
 SEGMENTS = {
     "none": None,
     "own": lambda rows, columns: (torch.arange(rows) // 10, torch.arange(columns) // 10),
-    # The first queries see nothing, whatever the keys.
+    # The first queries see no keys.
     "padded": lambda rows, columns: (torch.arange(rows).ge(5).int(), torch.ones(columns).int()),
-    # Only behind the diagonal is something to be seen: causal queries see nothing.
+    # Only keys behind the diagonal may be seen, so causal queries see none.
     "late": lambda rows, columns: (torch.zeros(rows).int(), torch.arange(columns).lt(9).int()),
 }
 LENGTHS = {"square": (64, 64), "wide": (64, 192), "tall": (192, 64)}
@@ -249,7 +249,7 @@ class Attention(torch.nn.Module):
 
 
 def test_exported() -> None:
-    """One operator in the program: where it runs decides what computes it."""
+    """The exported program has one operator, whose device decides about its kernel."""
     tensors = inputs()[:3]
     program = torch.export.export(Attention(), tuple(tensors)).module()
     wanted = expected(*tensors, tril(64, 64), 1.0)

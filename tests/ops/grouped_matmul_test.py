@@ -1,4 +1,4 @@
-"""gmm, tgmm and quantized_matmul_int8 against upstream's references: a loop over the groups."""
+"""gmm, tgmm and quantized_matmul_int8 against upstream's references, loops over the groups."""
 
 import pytest
 import torch
@@ -92,7 +92,7 @@ def test_tgmm(device: str, sizes: list[int]) -> None:
 
 @ON_DEVICES
 def test_other_groups_do_not_matter(device: str) -> None:
-    """An infinity in one group is none in another."""
+    """An infinity in one group does not affect another group."""
     lhs, rhs, sizes = operands([4, 20])
     rhs[0], lhs[0] = torch.inf, torch.nan
     result = torch.ops.xla.gmm(*move([lhs, rhs, sizes], device)).cpu()

@@ -1,4 +1,4 @@
-"""torch._grouped_mm, of which PyTorch has a kernel on CUDA only, against loops over the groups."""
+"""torch._grouped_mm, for which PyTorch has a kernel on CUDA only, against loops over the groups."""
 
 import re
 
@@ -40,7 +40,7 @@ def offsets_of(shapes: tuple[tuple[int, ...], ...]) -> torch.Tensor | None:
 @pytest.mark.parametrize("way", ["lazy", "captured", "openxla"])
 @pytest.mark.parametrize("kind", SHAPES)
 def test_products_and_gradients(kind: str, way: str) -> None:
-    """With contiguous operands, and with transposed views."""
+    """Operands are contiguous or transposed views."""
     torch.manual_seed(0)
     offsets = offsets_of(SHAPES[kind])
     for transposed in TRANSPOSED:
@@ -68,7 +68,7 @@ def test_products_and_gradients(kind: str, way: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_dtypes(dtype: torch.dtype) -> None:
-    """Behind the last group, there are zeros."""
+    """Rows behind the last group are zeros."""
     x, w = torch.randn(11, 8).to(dtype), torch.randn(4, 6, 8).to(dtype)
     offsets = offsets_of(SHAPES["rows"])
     result = torch._grouped_mm(x.to("xla"), w.to("xla").mT, offsets.to("xla"), out_dtype=dtype)

@@ -1,6 +1,6 @@
-"""The optimized program has a call as a custom call by its name.
+"""The optimized program has a custom call with each operator's target name.
 
-XLA reads XLA_FLAGS once in a process, so each program is compiled in one of its own.
+XLA reads XLA_FLAGS once in a process, so each program is compiled in a separate process.
 """
 
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 from samples import OperatorSamples, for_each_differentiable_operator
 from testing.scripts import run_script
 
-# Runs with `operator` and `args`, the operator's samples on the CPU.
+# The script has `operator`, and `args` for it on the CPU.
 SCRIPT = """
 import sys, torch, torch_xla
 sys.path[:0] = {path!r}
@@ -60,7 +60,7 @@ def test_a_call_of_constants_is_not_folded(tmp_path: Path, op: OperatorSamples) 
 
 @for_each_differentiable_operator
 def test_a_call_that_nobody_uses_is_removed(tmp_path: Path, op: OperatorSamples) -> None:
-    # The traced program has the call, but nothing needs it.
+    # The traced program has the call, but does not use its result.
     body = (
         "import torch_xla\n"
         "x = to('xla', args)\n"
@@ -76,7 +76,7 @@ def test_a_call_that_nobody_uses_is_removed(tmp_path: Path, op: OperatorSamples)
 
 @for_each_differentiable_operator
 def test_equal_calls_are_one(tmp_path: Path, op: OperatorSamples) -> None:
-    """A pure call may be shared; calls with different operands stay."""
+    """Equal pure calls may become one; calls with different operands stay."""
     body = (
         "x = to('xla', args)\n"
         "total = sum(operator(*x) for _ in range(3)) + operator(*[t + 1 for t in x])\n"

@@ -1,4 +1,4 @@
-"""Operators that write to their arguments, by those of the paged caches: no copy, no growth."""
+"""Operators that write to their arguments, here to paged caches, copy nothing and leak nothing."""
 
 import gc
 import sys
@@ -162,7 +162,7 @@ for _ in in_place_test.run_steps("xla", 2, step, **options):
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["lazy", "openxla"])
 def test_xla_copies_no_cache(tmp_path: Path, compiled: bool) -> None:
-    """Each cache is one buffer: donated, aliased, and copied nowhere in the optimized program."""
+    """The optimized program has one donated, aliased buffer for each cache, and copies none."""
     flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
     result = run_script(OPTIMIZED.format(path=sys.path, donate=compiled), XLA_FLAGS=flags)
     assert result.returncode == 0, result.stderr
@@ -220,7 +220,7 @@ def test_caches_that_overlap_are_refused(place: str) -> None:
 
 @for_each_device
 def test_keys_that_are_a_view_of_the_cache(device_type: str) -> None:
-    """All tokens go one row up: each is read before it is written to."""
+    """All tokens move up by one row, so each row must be read before it is written to."""
     caches = [torch.randn(cache.shape).half() for cache in new_caches("cpu")]
     moved = [cache.to(device_type, copy=True) for cache in caches]
     count = NUM_PAGES * PAGE_SIZE - 1

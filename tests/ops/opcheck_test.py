@@ -11,12 +11,12 @@ from samples import (
 )
 
 CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
-# With inputs and sizes that are symbolic, forward and backward.
+# Traces forward and backward with symbolic inputs and sizes.
 TRACED = "test_aot_dispatch_dynamic"
 
 
 def checks(device_type: str, dtype: torch.dtype) -> tuple[str, ...]:
-    # torch's own check of autograd knows CPU and CUDA tensors alone: the test at the end.
+    # torch's check of autograd supports only CPU and CUDA tensors; the last test replaces it.
     left_out = ["test_autograd_registration"] if device_type == "xla" else []
     if dtype.itemsize == 1:  # torch compares the operands, and multiplies no fp8
         left_out.append("test_schema")

@@ -42,7 +42,7 @@ def ragged_arguments(device: str = "cpu") -> list[object]:
 
 
 def with_lse(function: Callable) -> Callable:
-    """The attended values and the logarithms, in one tensor."""
+    """Makes one tensor of the attended values and the logarithms."""
 
     def call(*args: object, **options: object) -> torch.Tensor:
         attended, lse = function(*args, **options, return_lse=True)
@@ -88,7 +88,7 @@ def test_results_and_workspace(function: Callable, arguments: Callable) -> None:
 def test_workspace_of_ragged_paged_attention(
     head_dim: int, dtype: torch.dtype, tokens: int, seqs: int, context: int, expected: int | None
 ) -> None:
-    """The workspace depends on shapes alone, and is at most 32 MiB."""
+    """The workspace depends only on shapes, and is at most 32 MiB."""
     q = torch.zeros(tokens, 32, head_dim, dtype=BF16, device="xla")
     pages = torch.zeros(2, 16, 16, head_dim, dtype=torch.uint8, device="xla").to(dtype)
     tables = torch.zeros(seqs, context // 16, dtype=torch.int32, device="xla")

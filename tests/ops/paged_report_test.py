@@ -1,4 +1,4 @@
-"""TORCH_XLA_EXT_REPORT_OUT_OF_RANGE: the kernels say which page or length they do not take."""
+"""With TORCH_XLA_EXT_REPORT_OUT_OF_RANGE, kernels print pages and lengths out of range."""
 
 import functools
 import subprocess

@@ -135,7 +135,7 @@ WRONG: dict[tuple[Callable[..., object], type[Exception]], dict[str, dict[str, o
         "4 (cu_q_lens): expected dimension 0 to be 3 but got 2": {"cu_q_lens": LENGTHS},
         "5 (num_seqs): expected dimension 0 to be 1 but got 2": {"num_seqs": LENGTHS},
         "sm_scale must be from -1e12 to 1e12, but is inf": {"sm_scale": float("inf")},
-        "mask_value must be None or at most -65504.0, by which": {"mask_value": -1.0},
+        "mask_value must be None or at most -65504.0, so that": {"mask_value": -1.0},
         "mask_value must be None or at most": {"mask_value": float("nan")},
         "sliding_window must be at least 1, or None": {"sliding_window": -1},
         "soft_cap must be from 1e-12 to 1e12, or None": {"soft_cap": float("inf")},

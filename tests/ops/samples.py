@@ -1,6 +1,6 @@
 """Samples of each operator of the wheel; the tests of this folder run for all of them.
 
-A kernel's folder says it, in its samples.py.
+Each kernel's folder defines its samples in samples.py.
 """
 
 import importlib.util

@@ -1,6 +1,6 @@
-"""F.scaled_dot_product_attention on XLA:GPU: which calls are cuDNN's, and their numbers.
+"""F.scaled_dot_product_attention on XLA:GPU: which calls use cuDNN, and their numbers.
 
-On the CPU, which has no cuDNN, torch's operators take the place of its calls.
+On the CPU, which has no cuDNN, torch's operators replace its calls.
 """
 
 import re
@@ -52,7 +52,7 @@ def inputs(
 
 
 def mask(*shape: int) -> torch.Tensor:
-    """About half of the keys; the first query sees none."""
+    """A random mask that shows about half of the keys; the first query sees none."""
     seen = torch.rand(shape, generator=torch.Generator().manual_seed(1)) > 0.5
     if len(shape) > 1:
         seen[..., 0, :] = False
@@ -60,7 +60,7 @@ def mask(*shape: int) -> torch.Tensor:
 
 
 def additive(seen: torch.Tensor) -> torch.Tensor:
-    """Some distance, and -inf where a key is not seen."""
+    """An additive mask: random numbers, and -inf for keys that are not seen."""
     numbers = torch.randn(seen.shape, generator=torch.Generator().manual_seed(2))
     return numbers.masked_fill(~seen, -INFINITY)
 
@@ -95,7 +95,7 @@ COMPOSED: dict[str, tuple[dict, dict]] = {
 def run(
     tensors: list[torch.Tensor], options: dict, device: str, way: Callable = lambda f: f
 ) -> list[torch.Tensor]:
-    """The result and the gradients of the three inputs."""
+    """Returns the result and the gradients of the three inputs."""
     leaves = [tensor.to(device).detach().requires_grad_() for tensor in tensors]
     options = {
         name: value.to(device) if isinstance(value, torch.Tensor) else value
@@ -113,7 +113,7 @@ def compiled(function: Callable) -> Callable:
 
 
 def expected(tensors: list[torch.Tensor], options: dict) -> list[torch.Tensor]:
-    """PyTorch's, in float64."""
+    """PyTorch's results and gradients in float64."""
     options = dict(options)
     given = options.get("attn_mask")
     if given is not None and given.dtype != torch.bool:

@@ -1,6 +1,6 @@
 """Each operator on sharded tensors of two devices; tests/ops/BUILD sets CPU_NUM_DEVICES.
 
-That each device computes its part alone is in tests/sharding.
+tests/sharding checks that each device computes only its part.
 """
 
 import itertools
@@ -22,7 +22,7 @@ SPECS = [None, ("x", None), (None, "x")]
 
 
 def test_a_compiled_function_meets_another_sharding(mesh: xs.Mesh) -> None:
-    """After more calls than those for which upstream torch_xla compares the shardings."""
+    """The sharding changes after the calls for which upstream torch_xla compares shardings."""
     function = torch.compile(lambda x: 2 * x + 1, backend="openxla")
     x = torch.arange(16.0).reshape(4, 4)
     for spec in [("x", None)] * 8 + [(None, "x"), ("x", None)]:
@@ -57,7 +57,7 @@ def test_sharded_result(mesh: xs.Mesh, spec: tuple) -> None:
 
 
 def test_in_place(mesh: xs.Mesh) -> None:
-    """With what mark_sharding returns, which wraps the tensor, as with the tensor itself."""
+    """The operator accepts the tensor and its wrapper, which mark_sharding returns."""
     caches = [torch.randn(4, 8, 2, 64) for _ in range(2)]
     placed = [cache.to("xla") for cache in caches]
     wrapped = [xs.mark_sharding(cache, mesh, (None, None, "x", None)) for cache in placed]

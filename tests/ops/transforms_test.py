@@ -31,7 +31,7 @@ def assert_same(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def weigh(x: torch.Tensor) -> torch.Tensor:
-    """Tells the elements of `x` apart, so that a permuted gradient is a wrong one."""
+    """Weighs each element of `x` differently, so that a permuted gradient is wrong."""
     return (x * torch.arange(1, x.numel() + 1, device=x.device).reshape(x.shape)).sum()
 
 
@@ -192,7 +192,7 @@ def test_autocast_is_differentiated(device_type: str) -> None:
 @for_each_device
 @for_each_differentiable_operator
 def test_checkpoint(op: OperatorSamples, device_type: str) -> None:
-    # torch's own looks for the random state in a module torch.xla, which does not exist.
+    # torch's own checkpoint needs a module torch.xla for the random state; there is none.
     checkpoint = {"xla": torch_xla.utils.checkpoint.checkpoint}.get(
         device_type, torch.utils.checkpoint.checkpoint
     )

@@ -1,6 +1,6 @@
-"""torch_xla's operators for TPUs, on CPUs and GPUs: right numbers.
+"""torch_xla's operators for TPUs give right numbers on CPUs and GPUs.
 
-Upstream's own answer to CPU and CUDA tensors is memory that nobody has written to.
+For CPU and CUDA tensors, upstream itself returns uninitialized memory.
 """
 
 import warnings
@@ -42,7 +42,7 @@ def pages() -> dict[str, torch.Tensor]:
 
 
 def attended_pages() -> torch.Tensor:
-    """Without a scale, as upstream's kernels."""
+    """Attention without a scale, like upstream's kernels."""
     args, rows = pages(), []
     for s, (length, table) in enumerate(zip(args["lengths"], args["page_indices"], strict=True)):
         keys, values = (
@@ -86,7 +86,7 @@ RUN = {
 
 
 def test_every_operator_is_known() -> None:
-    """A new release's further operators need an answer, too."""
+    """A new release's operators need kernels or an entry here."""
     assert sorted([*RUN, *ELSEWHERE]) == OPERATORS
 
 

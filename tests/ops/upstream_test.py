@@ -1,4 +1,4 @@
-"""torch.ops.xla.ragged_paged_attention, as upstream ships it, on a CPU and a GPU."""
+"""Upstream's operator torch.ops.xla.ragged_paged_attention runs on a CPU and a GPU."""
 
 import subprocess
 import sys
@@ -50,7 +50,7 @@ def test_calls_run_our_kernel(function: object) -> None:
 
 @pytest.mark.parametrize("function", CALLS.values(), ids=CALLS)
 def test_tensors_of_the_cpu(function: object) -> None:
-    """For which upstream's operator returns memory as it finds it."""
+    """CPU tensors are computed; upstream's operator returns uninitialized memory."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert_close(function(*batch(), **OPTIONS), expected())

@@ -1,4 +1,4 @@
-"""define_operator(…, vmap_method=): each method against torch.vmap of the same computation."""
+"""define_operator(…, vmap_method=): each method gives torch.vmap's results."""
 
 import warnings
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def plus(method: str) -> Callable[..., Tensor]:
 
 @pytest.fixture(autouse=True)
 def without_warnings() -> None:
-    """torch warns when it has no rule."""
+    """Makes warnings errors: torch warns when an operator has no rule for vmap."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
@@ -61,7 +61,7 @@ def test_expand_dims_gives_a_dimension_of_1(plus: Callable[..., Tensor]) -> None
     """This kernel refuses its operand, whose shape the error states."""
     with pytest.raises(ValueError, match=r"expected dimensions \[4, 3\] but got \[1, 3\]"):
         torch.vmap(plus, (0, None))(torch.randn(4, 3), torch.randn(3))
-    # A batch of one is one.
+    # A batch of one element is a batch, too.
     a, b = torch.randn(1, 3), torch.randn(3)
     assert torch.equal(torch.vmap(plus, (0, None))(a, b), a + b)
 

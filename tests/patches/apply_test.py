@@ -1,8 +1,8 @@
-"""The series applies in order, without fuzz or offset, to a source that has what it changes.
+"""The series of patches applies in order, without fuzz or offset, to a reconstructed source.
 
-The source of pytorch/xla is not here. What the series says of it, though, is enough to make a tree
-that it has to fit exactly: the lines that its hunks show, at the numbers that they give, with other
-lines between. A hunk that contradicts one before it fails, as would a patch out of order.
+The source of pytorch/xla is not in this repository. The test makes a tree from the patches: it has
+the lines that the hunks show, at their line numbers, and unknown lines between them. A hunk that
+contradicts an earlier one fails, and so does a patch out of order.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 @dataclasses.dataclass
 class Line:
-    """One of the source's; its text is unknown until a hunk shows it."""
+    """A line of the source; its text is unknown until a hunk shows it."""
 
     text: str | None = None
 
@@ -50,7 +50,7 @@ class Source:
         if name not in self.patched:
             self.patched[name], self.released[name] = [], []
         patched, released = self.patched[name], self.released.get(name)
-        # Hunks of one patch give the numbers of the old file; those before have moved the lines.
+        # A patch's hunks have line numbers of the old file; earlier hunks have moved the lines.
         begin = max(int(match[3]) - 1, 0)
         end = begin + sum(line[0] != "+" for line in lines)
         while released is not None and len(patched) < end:
@@ -167,7 +167,7 @@ def test_changes_and_other_commits_are_refused(checkout: tuple[Path, Path]) -> N
     with pytest.raises(apply.ApplyError, match=r"has changes.*\n.*BUILD"):
         apply.apply(tree, patches)
     git(tree, "commit", "--quiet", "--all", "--message", "mine")
-    with pytest.raises(apply.ApplyError, match=r"stands on .*series for v2\.8\.1"):
+    with pytest.raises(apply.ApplyError, match=r"is at commit .*only for v2\.8\.1"):
         apply.apply(tree, patches)
     with pytest.raises(apply.ApplyError, match="git rev-parse"):
         apply.apply(tree / "nowhere", patches)

@@ -225,7 +225,7 @@ PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args*) {
   return nullptr;
 }
 
-// An event that happens between the second and the third look at it.
+// An event that is ready at the third query, but not at the second.
 PJRT_Error* ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
   ++observations.events;
   observations.polls = 0;
@@ -287,7 +287,8 @@ PJRT_Error* SerializeTopology(PJRT_TopologyDescription_Serialize_Args* args) {
 
 constexpr bool kIsVersion3 = FAKE_EXTENSION_VERSION >= 3;
 
-// As XLA FFI 0.5 registers a target: with the stages that the caller knows.
+// Registers a target like XLA FFI 0.5: with the stages that the caller's
+// version has.
 XLA_FFI_Error* RegisterHandler(XLA_FFI_Handler_Register_Args* given) {
   const auto* args = reinterpret_cast<const RegisterHandlerArgs*>(given);
   const std::string name(args->name.ptr, args->name.len);
@@ -352,7 +353,7 @@ void AskForMetadata(void* handler) {
                        nullptr};
   std::memcpy(observations.last_functions, functions, sizeof(functions));
   observations.last_api = args->api_version;
-  // As XLA does, for a caller that knows no traits.
+  // Like XLA, accepts a caller whose version has no traits.
   constexpr size_t kSizeWithTraits =
       offsetof(RegisterCustomCallArgs, traits) + sizeof(args->traits);
   observations.last_traits =
@@ -360,7 +361,7 @@ void AskForMetadata(void* handler) {
   return nullptr;
 }
 
-// Names have one id each, and an id is assigned where 0 is given.
+// Each name has one id, which is assigned if the caller gives 0.
 [[maybe_unused]] PJRT_Error* RegisterType(RegisterTypeArgs* args) {
   CHECK_SIZE(
       RegisterTypeArgs,

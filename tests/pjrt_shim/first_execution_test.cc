@@ -1,4 +1,4 @@
-// Programs that run for the first time alone.
+// A program's first execution runs alone.
 #include "torch_xla_ext/csrc/pjrt_shim/first_execution.h"
 
 #include <string>
@@ -62,7 +62,7 @@ void TestFirstExecution(const std::string& path) {
   PJRT_LoadedExecutable* executable = Compiled(text);
   EXPECT(TransfersWhileRunning(seen, executable) == 0);
   EXPECT(seen->polls == 3);  // it was waited for
-  // The next ones share the device, and so does every other program.
+  // Later executions share the device, and so does every other program.
   EXPECT(TransfersWhileRunning(seen, executable) == 1);
   EXPECT(seen->polls == 0);
   EXPECT(TransfersWhileRunning(seen, Compiled("add")) == 1);

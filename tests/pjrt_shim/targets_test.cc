@@ -77,8 +77,8 @@ void TestTargets(const std::string& path, bool is_version_3) {
               "FFI type \"b\": the PJRT plugin has no FFI extension");
 }
 
-// A handler of the stage `record`, by a plugin's own FFI; a plugin of an
-// earlier version gets the other stages.
+// A handler of the stage `record` is registered through the plugin's own FFI. A
+// plugin of an earlier version gets the other stages.
 void TestRecord(const std::string& path, bool has_stage) {
   static int stages[5];
   Load(path);
@@ -98,7 +98,7 @@ void TestRecord(const std::string& path, bool has_stage) {
       [&] { RegisterTarget(plugin, "refused", functions, TargetApi::kFfi); });
   EXPECT_TEXT(refusal, "refuses the custom-call target \"refused\"");
   EXPECT_TEXT(refusal, "fake plugin: not this one");
-  // Without the handler, as ever.
+  // Without this handler, targets are registered as usual.
   RegisterTarget(plugin, "a", Function(&stages[0]), TargetApi::kFfi);
   EXPECT(seen->last_functions[3] == &stages[0] && seen->last_traits == 0);
 

@@ -1,4 +1,4 @@
-"""Discovery on machines that are made up: every error text, and what is preferred."""
+"""Discovery on simulated machines: every error text, and which plugin is preferred."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Calls of CUDA's driver, which is one in Python here, and its users."""
+"""Calls of CUDA's driver, for which a driver in Python stands, and their users."""
 
 import ctypes
 
@@ -45,7 +45,7 @@ def test_memory_for_all_gpus(fake_cuda: FakeCuda) -> None:
     addresses = peer_memory._on_gpus([0, 2], 256)
     assert fake_cuda.allocated == dict.fromkeys(addresses, 256)
     assert fake_cuda.called.count("cuCtxEnablePeerAccess") == 2
-    assert fake_cuda.contexts == [0, 2]  # as long as the memory: for ever
+    assert fake_cuda.contexts == [0, 2]  # as long as the memory: forever
     assert not fake_cuda.stack
     fake_cuda.fails = {"cuCtxEnablePeerAccess": OUT_OF_MEMORY}
     with pytest.raises(driver.DriverError, match="cuCtxEnablePeerAccess"):

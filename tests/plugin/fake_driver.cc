@@ -1,6 +1,6 @@
-// Just enough of NVIDIA's libraries for discovery to think that there is a GPU,
-// and for a kernel to be launched, which is written down; built as
-// libcuda.so.1 and as libcudnn.so.9.
+// The part of NVIDIA's libraries with which discovery finds a GPU, and kernels
+// can be launched. Launches are recorded. Built as libcuda.so.1 and as
+// libcudnn.so.9.
 #include <cuda.h>
 
 #include <cstdio>

@@ -36,7 +36,7 @@ if how == "lost":
 
 
 def free_ports() -> int:
-    """The first of two ports that nobody has."""
+    """The first of two consecutive ports that are free."""
     while True:
         with socket.socket() as first, socket.socket() as second:
             first.bind(("", 0))
@@ -49,7 +49,7 @@ def free_ports() -> int:
 
 
 class Process:
-    """One of two."""
+    """One of two processes."""
 
     def __init__(self, port: int, rank: int, seconds: float, how: str, **more: str) -> None:
         self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -67,7 +67,7 @@ class Process:
         self._script = start_script(code, self._errors, self._errors, **environment)
 
     def end(self) -> tuple[int, str]:
-        """Waits for it; returns its exit status, and what it has said."""
+        """Waits for its end; returns its exit status and its output."""
         status = self._script.wait(500)
         with self._errors:
             self._errors.seek(0)
@@ -75,7 +75,7 @@ class Process:
 
 
 def test_they_wait_for_each_other() -> None:
-    """Two pairs, at the same time because they sleep: rank 0 ends last, or rank 1 does."""
+    """Rank 0 ends last in one pair, rank 1 in the other. Both pairs sleep, and run together."""
     running = []
     for last in (0, 1):
         port = free_ports()
@@ -124,7 +124,9 @@ def test_one_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
         "XLA_COORDINATOR_PORT": str(free_ports()),
         "TORCH_XLA_EXT_START_TIMEOUT": "1",
     }
-    with pytest.raises(CudaRuntimeError, match=r"rank 1 has not started for 1 s .*WORLD_SIZE is 2"):
+    with pytest.raises(
+        CudaRuntimeError, match=r"rank 1 did not start within 1 s .*WORLD_SIZE is 2"
+    ):
         rendezvous.prepare(environ)
 
 
@@ -179,7 +181,7 @@ def test_one_process_needs_nothing() -> None:
 def test_one_process_on_each_host(
     monkeypatch: pytest.MonkeyPatch, device: str, count: str, expected: list[tuple[int, int]]
 ) -> None:
-    """It is one of several for torch_xla's collectives."""
+    """A single process on a host is still one of several for torch_xla's collectives."""
     calls: list[tuple[int, int]] = []
     monkeypatch.setattr(pjrt, "initialize_multiprocess", lambda *ranks: calls.append(ranks))
     for name, value in {

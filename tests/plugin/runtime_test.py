@@ -1,9 +1,9 @@
-"""PJRT_DEVICE=CUDA in processes of their own, on a machine without a GPU.
+"""PJRT_DEVICE=CUDA in separate processes, on a machine without a GPU.
 
 libfake_*.so stand in for the plugin, and a small libcuda.so.1 and libcudnn.so.9 for the driver's
-library and cuDNN. Nearly all the time is that of `import torch_xla`, some seconds a process: what
-needs no process of its own runs in this one, and the processes of the machine with a GPU are forks
-of one that has imported it.
+library and cuDNN. `import torch_xla` takes nearly all the time, some seconds for each process. So
+tests that need no separate process run in this one, and the processes of the machine with a GPU are
+forks of a process that has imported it.
 """
 
 import ast
@@ -50,8 +50,8 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return result
 
 
-# For each line that it reads, [file for the output, code, variables], forks, and prints the exit
-# status. The fork runs the code, and ends as any Python does.
+# Reads lines [file for the output, code, variables], forks for each of them, and prints the fork's
+# exit status. The fork runs the code, and ends like any Python process.
 FORKS = """
 import json, os, sys
 import torch_xla
@@ -128,7 +128,7 @@ def test_no_plugin(machine: Machine) -> None:
     [
         ("older", "has PJRT API 0.69, but torch_xla 2.8.1 needs 0.70 or newer"),
         ("no_extension", "has no custom-call extension"),
-        # The plugin's own error when it creates its client.
+        # The error of the plugin itself, when it creates its client.
         ("equal", "fake plugin: no client"),
         ("newer", "fake plugin: no client"),
     ],
@@ -204,7 +204,7 @@ FILES = {"handlers": str(Path(os.environ["STATEFUL_HANDLERS"]).absolute())}
 
 @pytest.mark.parametrize("bridged", [True, False])
 def test_targets_reach_the_plugin(machine: Machine, bridged: bool) -> None:
-    """Ours, behind the shim, and one that a user registers, which is not."""
+    """Targets reach our plugin behind the shim, and a plugin that a user registers."""
     lines = run_with_plugin(machine, bridged, FORWARDED)
     assert lines[0] == "before 0"
     made = int(lines[1].split()[1])
@@ -213,7 +213,7 @@ def test_targets_reach_the_plugin(machine: Machine, bridged: bool) -> None:
     assert lines[3] == f"late {made + 1} b'late' 4711 0"
     assert lines[4] == f"typed {made + 2} 1"
     assert lines[5] == f"host {made + 2}"
-    # XLA does not replace a function: the second one of the name has a name of its own.
+    # XLA does not replace a function, so the second function of a name gets another name.
     assert lines[6] == f"again {made + 3} b'late#2' 4712"
     assert lines[7].startswith("RuntimeError the PJRT plugin refuses")
     untyped, typed = (ast.literal_eval(line) for line in lines[8:])
@@ -232,7 +232,7 @@ def type_id():
 functions = {{"instantiate": address("ScaleInstantiate"), "prepare": address("ScaleExecute") + 1,
              "initialize": address("ScaleExecute") + 2, "execute": address("ScaleExecute")}}
 def given():
-    # In place of which handlers there is another function.
+    # The handlers that the shim replaces by other functions.
     return [s for s, f in zip(functions, seen.last_functions) if f and f != functions[s]]
 def register(name, stages, compatible):
     options = {{"api": "ffi", "command_buffer_compatible": compatible}}
@@ -263,7 +263,7 @@ def test_stages_and_types_reach_the_plugin(machine: Machine, bridged: bool) -> N
     lines = run_with_plugin(machine, bridged, STAGES)
     assert lines[0] == "type 1 b''"
     assert lines[1] == f"type 100 0 b'Plan' {bridged}"
-    # The handlers are of XLA FFI 0.1: they set and get states in another form than newer plug-ins.
+    # The handlers are of XLA FFI 0.1, whose form of states differs from that of newer plug-ins.
     adapted = ["instantiate", "prepare", "initialize", "execute"]
     assert lines[2] == f"b'zz' True {adapted} {int(bridged)}"
     assert lines[3] == "b'execute' [None, None, None] [] 0"

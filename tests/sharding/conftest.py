@@ -19,7 +19,7 @@ def num_devices() -> int:
 
 @pytest.fixture
 def nothing_is_gathered() -> Iterator[None]:
-    """Unless a test says so."""
+    """Gathers are errors, unless a test allows them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*is gathered")
         yield

@@ -45,7 +45,7 @@ def test_an_operator_without_rule(mesh: xs.Mesh) -> None:
     assert torch.equal(result, a)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # Another program with this call, of which it was said.
+        # Another program with this call gives no second warning.
         assert torch.equal((torch.ops.test_gather.whole(x) * 2).cpu(), a * 2)
 
 
@@ -136,7 +136,7 @@ def test_wrong_rules_of_custom_call(mesh: xs.Mesh, rule: str, message: str) -> N
 
 
 def test_parts_by_hand(mesh: xs.Mesh) -> None:
-    """Nothing is said, or done, where the user has divided the tensors already."""
+    """Tensors that the user has divided already give no warning, and are not changed."""
     a = torch.randn(8, 6)
     spec = ("x", None)
     shard = xs.enable_manual_sharding(sharded(a, mesh, spec), spec, mesh=mesh).global_tensor

@@ -1,4 +1,4 @@
-"""The grouped products on devices of which each has its part; BUILD says how many."""
+"""The grouped products on several devices, each with its part; BUILD sets their number."""
 
 import os
 
@@ -13,8 +13,7 @@ from torch_xla_ext import ops
 os.environ.setdefault("CPU_NUM_DEVICES", "2")  # before the first device is made
 pytestmark = pytest.mark.usefixtures("num_devices", "nothing_is_gathered")
 
-# Which dimensions of x, w and ranges are sharded, and the part of w that a device then has, of
-# [4, 16, 24].
+# Which dimensions of x, w and ranges are sharded, and each device's part of w, [4, 16, 24].
 _GROUPED = {
     "groups": ((None, None), ("model", None, None), ("model", None), lambda n: (4 // n, 16, 24)),
     "inner": ((None, "model"), (None, None, "model"), (None, None), lambda n: (4, 16, 24 // n)),
@@ -24,7 +23,7 @@ _GROUPED = {
 
 @pytest.mark.parametrize("name", _GROUPED)
 def test_grouped_linear(model: xs.Mesh, num_devices: int, name: str) -> None:
-    """Devices with a part of the groups, or of the inner width, add their results."""
+    """Devices that have a part of the groups, or of the inner width, add up their results."""
     *specs, shard = _GROUPED[name]
     ranges = torch.tensor([[1, 4], [4, 4], [4, 9], [9, 11]], dtype=torch.int32)
     tensors = torch.randn(12, 24), torch.randn(4, 16, 24), ranges
@@ -39,7 +38,7 @@ def test_grouped_linear(model: xs.Mesh, num_devices: int, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["groups", "inner"])
 def test_grouped_linear_sum(model: xs.Mesh, name: str) -> None:
-    """Devices add the sums, not the products."""
+    """Devices exchange sums of products, not the products."""
     *specs, _ = _GROUPED[name]
     ranges = torch.tensor([[0, 4], [4, 4], [4, 9], [9, 12]], dtype=torch.int32)
     position = torch.randint(12, (3, 4), dtype=torch.int32)
@@ -62,7 +61,7 @@ _SCALED = {
 
 @pytest.mark.parametrize("name", _SCALED)
 def test_scaled_grouped_linear_sum(model: xs.Mesh, num_devices: int, name: str) -> None:
-    """Devices share dimensions with scales of blocks by whole blocks."""
+    """Dimensions with scales of blocks are divided between blocks."""
     (n_scales, k_scales), x_spec, w_spec, scale_spec = _SCALED[name]
     tensors = (
         torch.randn(12, 1024).to(torch.float8_e4m3fn),
@@ -89,7 +88,7 @@ def test_scaled_grouped_linear_sum(model: xs.Mesh, num_devices: int, name: str) 
 
 
 def test_gradients_of_grouped_matmul(model: xs.Mesh, num_devices: int) -> None:
-    """Each device has its groups' gradients, and adds those of the rows."""
+    """Each device computes its groups' gradients; gradients of the rows are sums over devices."""
     x, w, grad = torch.randn(12, 24), torch.randn(4, 24, 16), torch.randn(12, 16)
     ranges = torch.tensor([[0, 4], [4, 4], [4, 9], [9, 12]], dtype=torch.int32)
     mine = [sharded(x, model).requires_grad_()]

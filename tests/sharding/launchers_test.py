@@ -31,7 +31,7 @@ import triton_kernels as kernels
 
 ROWS = {"lazy": 8, "openxla": 32, "captured": 24}
 TORCH, TVM = "XlaGpuTorchOperator", "tvm_ffi_call"
-# Called by its operator's kernel for the CPU: the shapes that it got.
+# The shapes that the operator's kernel for the CPU received.
 seen: list[tuple[int, ...]] = []
 
 
@@ -66,7 +66,7 @@ def operators(line: xs.Mesh) -> None:
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test says when it expects a gather."""
+    """Gathers are errors, unless a test expects them."""
     monkeypatch.setenv("TORCH_XLA_EXT_REFUSE_GATHERS", "1")
 
 
@@ -84,7 +84,7 @@ def check(
     collectives: tuple[str, ...] = (),
     spec: tuple | None = None,
 ) -> str:
-    """Compares with PyTorch. The first operand is divided, and pending."""
+    """Compares with PyTorch. The first operand is sharded, and its value is pending."""
     spec = spec or ("x", *[None] * (operands[0].dim() - 1))
     first = sharded(operands[0], line, spec)
     rest = [sharded(each, line, None) for each in operands[1:]]
@@ -205,7 +205,7 @@ def test_rules_that_are_refused(line: xs.Mesh) -> None:
     register = torch_xla_ext.register_torch_operator
     with pytest.raises(ValueError, match=r"one sharding_rule cannot fit all overloads, aten::c"):
         register("aten::clamp", sharding_rule="... -> ...")
-    with pytest.raises(ValueError, match=r"bernoulli has random results, .* with the same part"):
+    with pytest.raises(ValueError, match=r"bernoulli has random results, .* with the same shard"):
         register("aten::bernoulli", sharding_rule=lambda self, generator: "... -> ...")
     x = sharded(torch.randn(8, 6), line, ("x", None))
     with pytest.raises(NotImplementedError, match=r"bernoulli has random results, .* devices; use"):
@@ -242,7 +242,7 @@ def test_a_triton_kernel(line: xs.Mesh) -> None:
 
 
 def test_triton_numbers_that_depend_on_the_part(line: xs.Mesh) -> None:
-    """The kernels go beyond a part's buffers with the whole's numbers."""
+    """With numbers for the whole tensor, the kernels would exceed a part's buffers."""
     state, x = torch.randn(400), torch.randn(400)
 
     def add(state: torch.Tensor, x: torch.Tensor, n: object, grid: object) -> torch.Tensor:
@@ -260,7 +260,7 @@ def test_triton_numbers_that_depend_on_the_part(line: xs.Mesh) -> None:
 
     results, of_part = [], lambda args: args["state_ptr"].numel()
     check(line, lambda s, x: add(s, x, of_part, by_block), lambda s, x: s + x / 2, state, x)
-    # All are 50 for the whole.
+    # Each of them is 50 for the whole tensor.
     for n in (50, lambda args: 50, lambda args: args["state_ptr"].numel() // 8 // 12 * 12 + 2):
         results.append(add(sharded(state, line, ("x",)) * 1, x.to("xla"), n, by_block).cpu())
     for result, n in zip(results, (50, 50, 14), strict=True):
@@ -313,7 +313,7 @@ def test_a_part_that_a_function_refuses(line: xs.Mesh) -> None:
 
 
 def test_the_rule_of_a_registration(line: xs.Mesh) -> None:
-    """`local` makes the payload of a part: the number of elements."""
+    """`local` computes a part's payload: its number of elements."""
     path = os.environ["HOST_KERNELS"]
     register = torch_xla_ext.register_custom_call
     register("OfRegistration", path, symbol="TestCopy", platform="Host", sharding_rule="n _ -> n _")
@@ -362,7 +362,9 @@ def test_a_function_of_tvm_ffi(line: xs.Mesh) -> None:
     got.clear()
     plain = lambda x: tvm_ffi_call(function, x, 48, outputs=[x], sharding_rule="n _ -> n _")[0]  # noqa: E731
     check(line, plain, lambda x: x * 3, torch.randn(8, 6), target=TVM)
-    assert set(got) == {((2, 6), 48)}  # the caller says that it is the same on each device
+    assert set(got) == {
+        ((2, 6), 48)
+    }  # the caller states that the payload is the same on each device
 
 
 SCALED = """
@@ -389,7 +391,7 @@ def test_the_reference_of_a_cuda_kernel(line: xs.Mesh) -> None:
 
 
 def launch_of_parts(call: Callable, *operands: int) -> tuple[object, str, str]:
-    """The launch on each device if these operands are divided along their first dimension."""
+    """The launch on each device when these operands are divided along their first dimension."""
     before = set(partitioned_call._calls)
     result = call()
     (name,) = set(partitioned_call._calls) - before

@@ -23,7 +23,7 @@ MESHES = {"line": ((4,), ("x",)), "grid": ((2, 2), ("x", "y")), "other": ((2, 2)
 @pytest.mark.parametrize("spec", [("x", None), (None, "x")], ids=str)
 @pytest.mark.parametrize("kind", MESHES)
 def test_gradient(kind: str, spec: tuple) -> None:
-    """Also where devices have copies, which all compute the same."""
+    """Some devices have copies of the same part, and compute the same."""
     mesh = xs.Mesh(np.arange(4), *MESHES[kind])
     x, y = torch.randn(8, 4), torch.randn(8, 4)
     operands = [t.to("xla").requires_grad_() for t in (x, y)]

@@ -1,4 +1,4 @@
-"""Operators with sharding rules on devices of which each has its part; BUILD says how many."""
+"""Operators with sharding rules on several devices, each with its part; BUILD sets their number."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def target_of(function: Callable) -> str:
 
 
 def check(result: torch.Tensor, expected: torch.Tensor) -> None:
-    """Against the CPU's kernel, whose bits those of a GPU are not."""
+    """Compares with the CPU's kernel; a GPU's results may differ by rounding."""
     if PLATFORM == "Host":
         assert torch.equal(result, expected)
     else:
@@ -49,7 +49,7 @@ def check(result: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def check_parts(function: Callable, tensors: tuple, args: list, *rest: object) -> str:
-    """Checks a call of which each device computes a part, alone; returns the program."""
+    """Checks a call of which each device computes a part by itself; returns the program."""
     result, program = run(lambda: function(*args, *rest), target_of(function))
     check(result, function(*tensors, *rest))
     assert programs.collectives(program) == []
@@ -57,7 +57,7 @@ def check_parts(function: Callable, tensors: tuple, args: list, *rest: object) -
 
 
 def check_attention(tensors: tuple, mesh: xs.Mesh, specs: tuple) -> str:
-    """Runs it with intermediate tensors for those without a spec; returns the program."""
+    """Runs paged_attention and returns its program; operands without a spec are intermediate."""
     args = all_sharded(tensors, mesh, specs)
 
     def attend() -> torch.Tensor:
@@ -95,7 +95,7 @@ def test_a_result_is_sharded_as_the_rule_says(model: xs.Mesh, num_devices: int) 
 
 
 def test_more_devices_than_kv_heads(model: xs.Mesh, num_devices: int) -> None:
-    """A device has one kv head, and some of its query heads."""
+    """Each device has one kv head, and a part of this head's query heads."""
     tensors = batch(kv_heads=1)
     program = check_attention(tensors, model, (HEADS, (None,) * 4, (None,) * 4, None, None))
     assert programs.collectives(program) == []
@@ -176,7 +176,7 @@ def test_second_result_of_sharded_heads(model: xs.Mesh, num_devices: int) -> Non
 
 
 def test_second_result_of_sharded_sequences(num_devices: int) -> None:
-    """The result's rows belong to an operand's part, though no operand gives their number."""
+    """The second result is sharded like an operand, although no operand has its shape."""
     data = mesh_of(data=num_devices)
     specs = (("data", None, None), None, None, ("data", None), ("data",))
     tensors = batch()
@@ -186,7 +186,7 @@ def test_second_result_of_sharded_sequences(num_devices: int) -> None:
 
 
 def test_latent_attention(num_devices: int) -> None:
-    """Heads are independent, and so are sequences; the cache is every device's."""
+    """Heads and sequences are divided; each device has the whole cache."""
     cache = torch.randn(10, 16, 576).bfloat16()
     query = torch.randn(4, 8, 576).bfloat16()
     tensors = query, cache, *batch()[3:]
@@ -197,7 +197,7 @@ def test_latent_attention(num_devices: int) -> None:
 
 
 def run_as(way: str, step: Callable, caches: list[torch.Tensor]) -> Callable:
-    """The step as users run it; compiled, it donates caches as docs/paged_attention.md says."""
+    """The step as users run it; compiled, it donates caches, as in docs/paged_attention.md."""
 
     def donating(*args: torch.Tensor) -> torch.Tensor:
         for cache in caches:
@@ -253,7 +253,7 @@ def test_in_place(model: xs.Mesh, num_devices: int, num_caches: int, way: str) -
 
 @pytest.mark.parametrize("way", ["lazy", "openxla", "captured"])
 def test_a_step(model: xs.Mesh, num_devices: int, way: str) -> None:
-    """Projections, a cache in place and attention: one all-reduce is what the shardings demand."""
+    """A step of projections, a cache in place and attention needs just one all-reduce."""
     _, *others = batch()
     projections = {"qkv": torch.randn(16 * 64, 32) / 6, "out": torch.randn(32, 8 * 64) / 20}
     weights = {
@@ -301,7 +301,7 @@ ROWS, COLUMNS = ("x", None), (None, "x")
         ((ROWS, None), []),
         ((None, COLUMNS), []),
         ((ROWS, ROWS), []),
-        ((ROWS, COLUMNS), ["all-to-all"]),  # the second is brought to the sharding of the first
+        ((ROWS, COLUMNS), ["all-to-all"]),  # the second operand is resharded like the first
     ],
 )
 def test_elements(num_devices: int, specs: tuple, collectives: list[str]) -> None:
@@ -346,7 +346,7 @@ def test_vmap(num_devices: int) -> None:
 
 @pytest.mark.parametrize("way", ["lazy", "openxla", "captured"])
 def test_replicated_state_beside_sharded(model: xs.Mesh, num_devices: int, way: str) -> None:
-    """State that is replicated, beside what is sharded: upstream's torch.compile lost its value."""
+    """Replicated state beside sharded tensors keeps its value; upstream's torch.compile lost it."""
     weight, count = torch.randn(8, 16), torch.zeros(8, dtype=torch.int32)
     sharded = placed(weight, model, (None, "model"))
     state = placed(count, model, (None,))

@@ -1,4 +1,4 @@
-"""The parts of a call that devices may have: those that plans make, and what functions say."""
+"""The parts of a call that devices may have: plans make them, and functions describe them."""
 
 import itertools
 import random
@@ -23,7 +23,7 @@ CALLS = [
 
 
 def tiled(shape: tuple[int, ...], num_devices: int, rng: random.Random) -> Array:
-    """An array that XLA has divided in any way, also unevenly."""
+    """The tiles of an array that XLA divides in a random way, perhaps unevenly."""
     counts = [1] * len(shape)
     for i in range(len(shape)):
         left = num_devices

@@ -11,7 +11,7 @@ FIRST, SECOND = (0, 0, 1, 1), (0, 1, 0, 1)
 
 
 def operand(shape: tuple[int, ...], **divided: tuple[int, tuple[int, ...]]) -> Array:
-    """`d1=(2, FIRST)`: dimension 1 is in two parts, of which each device has this one."""
+    """`d1=(2, FIRST)`: dimension 1 has two parts; FIRST[i] is the part of device i."""
     counts, indices = [1] * len(shape), [()] * len(shape)
     for name, (count, index) in divided.items():
         counts[int(name[1:])], indices[int(name[1:])] = count, index
@@ -69,7 +69,7 @@ def test_more_devices_than_kv_heads() -> None:
 
 
 def test_query_heads_of_a_kv_head_that_others_share() -> None:
-    """A device would have query heads of each kv head, which do not lie together."""
+    """A device would have query heads of each kv head, which are not contiguous."""
     query = operand((8, 16, 64), d1=(2, FIRST))
     cache = operand((9, 16, 4, 64), d2=(4, (0, 1, 2, 3)))
     made = make(ATTENTION, (query, cache), query.shape)
@@ -87,7 +87,7 @@ def test_one_of_two_dimensions_is_gathered() -> None:
 
 
 def test_who_decides() -> None:
-    """Operands written in place decide first, then the largest ones, then the results."""
+    """Operands written in place decide first, then the largest operands, then the results."""
     rule = parse("n m, n m -> n m")
     rows, columns = operand((8, 8), d0=(2, (0, 1))), operand((8, 8), d1=(2, (0, 1)))
     assert shapes(make(rule, (rows, columns), (8, 8))) == [(4, 8), (4, 8)]
@@ -115,7 +115,7 @@ def test_sums() -> None:
     made = make(rule, (matrix, vector), (8,))
     assert shapes(made) == [(4, 3), (3,)]
     assert made.sums == (((0, 1), (2, 3)),)
-    # Two devices have each half of the sum.
+    # Two devices have each half of the sum's terms.
     made = make(rule, (operand((8, 6), d1=(2, FIRST)), vector), (8,))
     assert made.sums == (((0, 2), (1, 3)),)
     made = make(rule, (operand((8, 6), d0=(2, FIRST)), vector), (8,))
@@ -131,7 +131,7 @@ def test_the_sharding_of_a_tuple() -> None:
 
 
 def test_a_named_sharding() -> None:
-    """{mesh: [2, 2], dimensions: [[axis 1], []]}, and one with nothing divided, of newer XLA."""
+    """Newer XLA's {mesh: [2, 2], dimensions: [[axis 1], []]}, and one that divides nothing."""
 
     def message(number: int, *fields: bytes) -> bytes:
         content = b"".join(fields)

@@ -1,4 +1,4 @@
-"""Calls whose operands are results of other operations: XLA propagates the shardings to them.
+"""Calls whose operands are results of other operations: XLA propagates shardings to them.
 
 Only inputs and parameters are marked, as in any recipe for several devices.
 """
@@ -73,7 +73,7 @@ def gathers(program: str) -> list[str]:
     return [each for each in programs.collectives(program) if each.startswith("all-gather")]
 
 
-# Programs of equal shapes are compiled once, in whichever way.
+# Each way has its own shapes, because a program of equal shapes would not be compiled again.
 ROWS = {"lazy": 8, "openxla": 32, "captured": 24}
 
 
@@ -101,7 +101,7 @@ def test_a_pending_operand(line: xs.Mesh, num_devices: int, way: str) -> None:
 
 
 def test_sharding_from_the_results_consumer(line: xs.Mesh, num_devices: int) -> None:
-    """Nothing of the operands is marked; the result is."""
+    """The operands are not marked, but the result is."""
     x = torch.randn(8, 16)
     operand = sharded(x, line, None)
     with programs.compiled() as compiled:
@@ -119,7 +119,7 @@ def test_sharding_from_the_results_consumer(line: xs.Mesh, num_devices: int) -> 
 def test_a_training_step(line: xs.Mesh, way: str, shards_parameters: bool) -> None:
     """The batch is marked, and the parameters in FSDP; only parameters are gathered.
 
-    XLA gathers what is smaller, so that the batch is the larger one, as in practice.
+    XLA gathers the smaller tensor, so the batch is larger than the parameters, as in practice.
     """
     torch.manual_seed(0)
     weights = [torch.randn(32, 16) / 4, torch.randn(16, 32) / 4]
@@ -183,7 +183,7 @@ def test_sums(grid: xs.Mesh, num_devices: int, spec: tuple, way: str) -> None:
     parts = [{"x": 2, "y": num_devices // 2, None: 1, ("x", "y"): num_devices}[s] for s in spec]
     program = compiled.with_target("TestMatrixVector")
     kinds = [each.split()[0] for each in programs.collectives(program)]
-    # The result is read as a whole by another program.
+    # Another program reads the result as a whole.
     assert kinds == ["all-reduce"] * (parts[1] > 1)
     assert f"f32[{ROWS[way] // parts[0]},{16 // parts[1]}]" in program
 
@@ -209,7 +209,7 @@ def test_a_rule_that_depends_on_the_call(line: xs.Mesh) -> None:
 
 
 def test_a_manual_region_within_a_program(line: xs.Mesh) -> None:
-    """Inside, each device has the part that is traced; outside, XLA divides the call."""
+    """Inside the region, each device has the traced part; outside, XLA divides the call."""
     a = torch.randn(8, 6)
     spec = ("x", None)
     part = xs.enable_manual_sharding(sharded(a, line, spec) * 2, spec, mesh=line).global_tensor
@@ -234,7 +234,7 @@ def test_calls_that_differ_only_in_their_rule(line: xs.Mesh) -> None:
 
 
 def test_random_programs(line: xs.Mesh, grid: xs.Mesh) -> None:
-    """Marks anywhere, also on sizes that no mesh divides."""
+    """Random tensors are marked, also with sizes that the mesh does not divide."""
     rng = random.Random(5)
     for _ in range(40):
         torch.manual_seed(rng.randrange(10**6))

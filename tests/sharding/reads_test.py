@@ -33,7 +33,7 @@ def test_a_value_is_gathered_by_one_program(mesh: xs.Mesh) -> None:
     assert torch.equal(columns.cpu(), values[0])
     assert torch.equal(sharded(values[0].half(), mesh, ("x", None)).cpu(), values[0].half())
     assert num_compiled() == before + 3
-    # Read again after it has another value.
+    # A tensor is read again after it gets another value.
     tensors[0].mul_(2)
     torch_xla.sync()
     assert torch.equal(tensors[0].cpu(), values[0] * 2)
@@ -54,6 +54,6 @@ def test_stablehlo_names_the_kernel(mesh: xs.Mesh) -> None:
         program(a, a)
     result = ops.simple_add(sharded(a, mesh, ("x", None)), torch.ones(8, 12, device="xla"))
     assert "@XlaGpuSimpleAdd(" in xla_model.get_stablehlo([result])
-    # The program that runs is divided by XLA still.
+    # XLA still divides the program that runs.
     assert "torch_xla_ext.partitioned" in debug.hlo(result)
     assert torch.equal(result.cpu(), a + 1)

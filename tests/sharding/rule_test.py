@@ -1,4 +1,4 @@
-"""Sharding rules: what is understood, and what is refused when an operator is defined."""
+"""Sharding rules: their meaning, and errors when an operator is defined."""
 
 import re
 

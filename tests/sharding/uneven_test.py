@@ -1,4 +1,4 @@
-"""Sizes that a mesh does not divide: right numbers, and a warning that says what it costs."""
+"""Sizes that a mesh does not divide: right numbers, and a warning that states the cost."""
 
 import os
 import warnings
@@ -45,7 +45,7 @@ def test_text_of_the_warning(mesh: xs.Mesh) -> None:
     assert torch.equal(on_device.cpu(), x)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        xs.mark_sharding(torch.randn(5, 4).to("xla"), mesh, ("x", None))  # it was said
+        xs.mark_sharding(torch.randn(5, 4).to("xla"), mesh, ("x", None))  # warned already
         xs.mark_sharding(torch.randn(8, 3).to("xla"), mesh, ("x", None))
 
 
@@ -99,7 +99,7 @@ def test_in_place(mesh: xs.Mesh, way: str) -> None:
 
 
 class Model(nn.Module):
-    """A vocabulary that no mesh divides, as GPT-2's."""
+    """A model with a vocabulary that no mesh divides, like GPT-2's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Model(nn.Module):
 
 
 def test_a_model_in_fsdp(mesh: xs.Mesh) -> None:
-    """Each parameter is divided along a dimension that can be; the last batch is smaller."""
+    """Each parameter is sharded along a divisible dimension; the last batch is smaller."""
     torch.manual_seed(0)
     expected = Model()
     fsdp_mesh = xs.Mesh(np.arange(4), (4, 1), ("fsdp", "model"))

@@ -1,4 +1,4 @@
-"""Weights that are divided as the batch are gathered for their products, not the activations."""
+"""Weights on the batch's mesh axis are gathered for their products; activations are not."""
 
 import copy
 import os
@@ -21,7 +21,7 @@ BATCH, LENGTH, WIDTH, HEADS, TOKENS = 8, 6, 32, 4, 64
 
 
 class Attention(nn.Module):
-    """The product after attention is the one that got its weight's sharding."""
+    """Attention with a product after it, whose result upstream shards like the weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def collectives_of(
 
 
 def of_rows(collectives: list[str], rows: int) -> list[str]:
-    """Return those that send tensors whose first dimension is of examples or tokens."""
+    """Return the collectives that send tensors whose first dimension has examples or tokens."""
     return [
         each
         for each in collectives
@@ -126,7 +126,7 @@ def test_backward_passes_gather_again_what_was_gathered_long_before(is_checkpoin
     model = Deep(is_checkpointed)
     found = collectives_of(model, tokens, mesh, ("fsdp",), ("fsdp",))
     gathers = [each for each in found if each.startswith(f"all-gather f32[{WIDTH},{WIDTH}]")]
-    # The last three of sixteen weights may be kept: an eighth is gathered between their products.
+    # The last three of sixteen gathered weights may be kept between forward and backward.
     # Recomputed layers use the weight that was gathered for the backward pass.
     assert 16 + 13 <= len(gathers) <= 16 + 16
 

@@ -36,7 +36,7 @@ def marked(tensor: torch.Tensor, mesh: xs.Mesh, spec: tuple) -> torch.Tensor:
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_gradients_of_convolutions(spec: tuple, mesh: xs.Mesh) -> None:
-    """XLA's partitioner multiplied the weights' by the size of an axis that divides nothing."""
+    """XLA's partitioner multiplied weights' gradients by the size of an unused mesh axis."""
     torch.manual_seed(0)
     layers = nn.Sequential(
         nn.Conv2d(3, 6, 3, padding=1, stride=2),
@@ -65,7 +65,7 @@ def test_gradients_of_convolutions(spec: tuple, mesh: xs.Mesh) -> None:
 def test_gradients_of_pools(
     size: int, stride: int, padding: int, spec: tuple, mesh: xs.Mesh
 ) -> None:
-    """XLA's partitioner lost what windows of one device add to values of another."""
+    """XLA's partitioner lost values that one device's windows add to another device's values."""
     x = torch.randn(4, 2, 8, 8)
 
     def gradient(x: torch.Tensor) -> torch.Tensor:

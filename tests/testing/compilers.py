@@ -1,4 +1,4 @@
-"""Imports what the first torch.compile needs, in a process from which others are forked."""
+"""Imports the modules that the first torch.compile needs, before other processes are forked."""
 
 import torch._dynamo
 import torch._inductor.compile_fx  # noqa: F401

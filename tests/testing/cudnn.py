@@ -1,4 +1,4 @@
-"""cuDNN's attention on the CPU: its calls give the numbers of their references."""
+"""cuDNN's attention on the CPU: references in PyTorch compute its calls."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from torch_xla_ext.custom_call import reference
 
 @contextlib.contextmanager
 def computing(targets: Iterable[str]) -> Iterator[None]:
-    """Where the calls of these targets give numbers, in autograd's threads, too."""
+    """In this context the references compute calls of these targets, in autograd's threads, too."""
     if PLATFORM == "CUDA":
         yield
         return

@@ -17,9 +17,9 @@ _NAMES = {
 
 
 class FakeCuda:
-    """GPUs that keep the time of what is launched on them.
+    """GPUs that keep the time of the kernels launched on them.
 
-    Functions that are not here do nothing.
+    Other functions of the driver do nothing.
 
     Attributes:
         sizes: bytes of the GPUs' memory.
@@ -27,8 +27,8 @@ class FakeCuda:
         called: the functions that were called, in order.
         fails: the errors of functions that fail.
         allocated: sizes by address.
-        contexts: of those that are retained, the GPUs.
-        stack: the current context, and those below it.
+        contexts: the GPUs whose contexts are retained.
+        stack: the contexts that are pushed; the last one is current.
     """
 
     def __init__(self, sizes: tuple[int, ...] = (80 << 30,)) -> None:
@@ -47,7 +47,7 @@ class FakeCuda:
         self._has_failed = False
 
     def launch(self, milliseconds: float) -> None:
-        """A kernel that takes so long; after less than 0 it has failed."""
+        """Launches a kernel that takes so long; with less than 0, the kernel fails."""
         if milliseconds < 0:
             self._has_failed = True
         elif self._captured is not None:
@@ -151,14 +151,14 @@ class FakeCuda:
         milliseconds._obj.value = self._events[end.value] - self._events[begin.value]
 
     def is_clean(self) -> bool:
-        """Whether all is freed, but what a kernel's failure keeps."""
+        """Whether all memory is freed, except what a failed kernel makes unfreeable."""
         kept = self.allocated or self.contexts or self._graphs
         return not self.stack and (self._has_failed or not kept)
 
 
 @pytest.fixture
 def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    """The process's driver."""
+    """Replaces the process's driver by a FakeCuda."""
     cuda = FakeCuda()
     monkeypatch.setattr(driver, "driver", lambda: driver.Driver(cuda))
     return cuda

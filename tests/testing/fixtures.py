@@ -1,4 +1,4 @@
-"""Fixtures: the device, a mesh, a seed, and traces for a GPU on a machine without one."""
+"""Fixtures: the device, a mesh, a seed, and tracing for a GPU on a machine without one."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch_xla import backends
 
-# A GPU's matrix products are TF32 by default, too coarse to compare with the CPU's.
+# A GPU's matrix products use TF32 by default, which is too coarse to compare with the CPU.
 backends.set_mat_mul_precision("highest")
 
 

@@ -1,4 +1,4 @@
-"""Weights in MXFP4: codes of four bits, two a byte, and the exponents of 32 elements' scales."""
+"""Weights in MXFP4: codes of four bits, two per byte, and an exponent for each 32 elements."""
 
 import torch
 
@@ -20,7 +20,7 @@ def pack(codes: torch.Tensor) -> torch.Tensor:
 
 
 def values(packed: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
-    """Returns what they stand for, float64 [..., k]."""
+    """Returns the dequantized numbers, float64 [..., k]."""
     codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2).long()
     scale = torch.exp2(exponents.double() - 127)
     return VALUES.double()[codes] * scale.repeat_interleave(32, -1)

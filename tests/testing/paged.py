@@ -27,12 +27,12 @@ def assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Pages:
-    """Sequences of tokens in a cache: the cache is NaN where no sequence has a token.
+    """Sequences of tokens in a cache, which is NaN where no sequence has a token.
 
     Attributes:
         keys, values: [num_pages, page_size, num_kv_heads, head_dim].
         tables: [num_seqs, pages_per_seq], int32, shuffled.
-        lengths: of the sequences.
+        lengths: the sequences' numbers of tokens.
     """
 
     keys: torch.Tensor
@@ -51,7 +51,7 @@ class Pages:
     ) -> "Pages":
         """The first `shared_pages` pages of a sequence are those of the first sequence.
 
-        Each sequence has one page more than it needs, to which the rest of its table points.
+        Each sequence has one spare page, to which the unused entries of its table point.
         """
         pages_per_seq = max(1, -(-max(lengths) // page_size)) + 1
         counts = [-(-length // page_size) + 1 for length in lengths]
@@ -71,7 +71,7 @@ class Pages:
 
     @property
     def combined(self) -> torch.Tensor:
-        """[num_pages, page_size, 2 * num_kv_heads, head_dim]: keys and values in turn."""
+        """[num_pages, page_size, 2 * num_kv_heads, head_dim]: keys and values alternate."""
         return (
             torch.stack([self.keys.float(), self.values.float()], dim=3)
             .flatten(2, 3)
@@ -113,7 +113,7 @@ def attention_and_lse(
         queries: [num_queries, num_heads, head_dim].
         keys, values: [num_tokens, num_kv_heads, head_dim].
         present: [num_tokens] or [num_queries, num_tokens], bool: which tokens take part.
-        sinks: [num_heads]: one logit more for each row, without a value.
+        sinks: [num_heads]: an additional logit for each row, without a value.
         causal: whether tokens behind a query's are hidden.
     """
     num_queries, num_heads, _ = queries.shape

@@ -1,4 +1,4 @@
-"""The programs that XLA compiles, after all its passes: import it before the first computation."""
+"""Collects XLA's optimized programs; must be imported before the first computation."""
 
 import contextlib
 import os
@@ -18,17 +18,17 @@ _COLLECTIVE = re.compile(
 
 
 class Programs(list):
-    """The HLO texts that were compiled in a block, when it has ended."""
+    """The HLO texts of programs compiled in a `with` block. They are there when the block ends."""
 
     def with_target(self, target: str) -> str:
-        """The one that calls this kernel."""
+        """Returns the only program that calls this kernel."""
         (text,) = [text for text in self if f'custom_call_target="{target}' in text]
         return text
 
 
 @contextlib.contextmanager
 def compiled() -> Iterator[Programs]:
-    """Collects what is compiled inside."""
+    """Collects the programs that are compiled in the block."""
     before = set(_files())
     programs = Programs()
     yield programs
@@ -36,12 +36,12 @@ def compiled() -> Iterator[Programs]:
 
 
 def collectives(program: str) -> list[str]:
-    """Each with its shape: `all-reduce f32[2,4]{1,0}`."""
+    """The collectives with their shapes, such as `all-reduce f32[2,4]{1,0}`."""
     return [f"{kind} {shape}" for shape, kind in _COLLECTIVE.findall(program)]
 
 
 def copies(program: str, shape: str) -> list[str]:
-    """The operations that copy something of this shape, `bf16[4,8]`."""
+    """The operations that copy an array of this shape, such as `bf16[4,8]`."""
     return re.findall(rf".*= {re.escape(shape)}\S* copy(?:-start)?\(.*", program)
 
 

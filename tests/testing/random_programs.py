@@ -274,13 +274,13 @@ _LEAVES = {
     "j": lambda g: torch.randint(0, 4, (4,), generator=g),
 }
 
-# Whether these copy depends on the strides of what is computed, which PyTorch makes those of the
-# operands, and XLA does not.
+# Whether these copy depends on the strides of intermediate results, which follow the operands'
+# strides in PyTorch, but not on XLA.
 _COPIES_IF_STRIDED = re.compile(r"\b(v\d+)\.(?:t\(\)\.)?(?:contiguous|flatten|ravel|reshape)\(")
 
 
 def latin_square(shift: int, like: torch.Tensor) -> torch.Tensor:
-    """Indices without duplicates along either dimension: which one counts is not defined."""
+    """Indices without duplicates along either dimension, whose results would be undefined."""
     numbers = torch.arange(4, device=like.device)
     return (numbers[:, None] + numbers.roll(shift)) % 4
 
@@ -326,10 +326,9 @@ class Program:
         """The program as a function of its leaves, which it writes to, and leaves for it.
 
         Args:
-            device: of the leaves.
-            views: a, b and c are views, which have operations that were not computed yet, some of
-                one tensor.
-            keep: a, b and c are no arguments of the function but its state.
+            device: the device of the leaves.
+            views: whether a, b and c are views with pending operations; some share one tensor.
+            keep: whether a, b and c are the function's state, instead of its arguments.
         """
         variables = self._variables(device)
         leaves = [variables[name] for name in _LEAVES]
@@ -346,7 +345,7 @@ class Program:
         return variables["step"], leaves
 
     def _views(self, tensors: State) -> State:
-        """Views of these, in one of several ways that is the same for all devices."""
+        """Returns views of these tensors. Their kind depends on the seed, not on the device."""
         rng = random.Random(str(self))
         way = rng.randrange(9)
         if way == 4 and any(map(_COPIES_IF_STRIDED.search, self.lines)):
@@ -366,7 +365,7 @@ class Program:
             tensors = [torch.cat([tensor] * 2, 1)[:, 4:] for tensor in tensors]
         elif way == 8:
             tensors = [tensor.repeat_interleave(2, 0)[::2] for tensor in tensors]
-        elif way == 6:  # a clone of another, whose values it can share
+        elif way == 6:  # a clone, which can share its source's values
             tensors = [tensors[0][:], tensors[0].clone(), tensors[2].clone()[:]]
         if rng.random() < 0.5:
             tensors[rng.randrange(3)].add_(1)
@@ -390,7 +389,7 @@ class Program:
     def _line(
         self, rng: random.Random, variables: dict[str, object], names: list[str]
     ) -> str | None:
-        """A line that can be run, which it has done; None if several could not."""
+        """Runs random lines until one succeeds, and returns it; None after several failures."""
         for _ in range(20):
             statement = rng.random() < 0.2
             line = rng.choice(_STATEMENTS if statement else _VALUES)
@@ -420,7 +419,7 @@ class Program:
         if source is not None and source._base is None and not source.is_contiguous():
             return False
         if copy := re.fullmatch(r"(\w+)\.copy_\((\w+)\)", line):
-            # If the two overlap, PyTorch reads what it has written.
+            # If the two overlap, PyTorch reads elements that it has written before.
             target, source = (variables[name].untyped_storage() for name in copy.groups())
             if target.data_ptr() == source.data_ptr():
                 return False

@@ -24,10 +24,10 @@ def compare(
 
     Args:
         way: how it is called: "lazy", "captured", "captured with state" or "openxla".
-        program: of which it is the step.
-        device: XLA's.
-        place: what is done with its tensors before, such as sharding them.
-        views: whether its tensors are views.
+        program: the program whose step is called.
+        device: the XLA device.
+        place: a function that prepares the tensors, for example shards them.
+        views: whether the tensors are views.
         pending: whether before each call values are computed from its tensors, which are then
             written to, as by an optimizer; the values are read after all calls.
 
@@ -52,11 +52,11 @@ def compare(
             kept += zip(_read_and_write(state), _read_and_write(cpu_state), strict=True)
         try:
             expected = [*on_cpu(*cpu_state[arguments]), *cpu_state]
-        except (RuntimeError, IndexError):  # what the first call wrote is no argument for a second
+        except (RuntimeError, IndexError):  # the first call's results are not valid arguments
             return call > 0
         if any(not (t.double().abs() <= 1e5).all() for t in expected):
             return call > 0
-        # The next call writes to what is compared here.
+        # The next call writes to these tensors.
         expected = [t.clone() for t in expected]
         try:
             results = step(*state[arguments])
@@ -79,7 +79,7 @@ def compare(
 
 
 def _read_and_write(state: State) -> list[torch.Tensor]:
-    """Values of the tensors, which get others at once; the values are not computed yet."""
+    """Returns pending values that read the tensors, and writes to the tensors at once."""
     values = [tensor * 2 for tensor in state]
     for tensor in state[:3]:
         tensor.mul_(0.5)
@@ -98,13 +98,13 @@ def check(
     """Compares many functions, RANDOM_STEPS of them from RANDOM_SEED on if these are set.
 
     Args:
-        way: as of compare().
-        count: of functions.
-        device: XLA's.
-        place: as of compare(), with the function's seed.
-        limit: what an error says that is none of ours.
-        views: as of compare().
-        pending: as of compare().
+        way: as in compare().
+        count: the number of functions.
+        device: the XLA device.
+        place: as in compare(), with the function's seed.
+        limit: a part of the text of errors that are expected, because of upstream's limits.
+        views: as in compare().
+        pending: as in compare().
 
     Raises:
         AssertionError: wrong numbers or errors, or most functions could not be called.

@@ -15,16 +15,16 @@ class OperatorSamples:
     Attributes:
         documented: the function of torch_xla_ext.ops.
         target: its kernel's name.
-        reference: the same in plain PyTorch, of CPU tensors.
-        dtypes: those that the first argument can have.
+        reference: the same function in plain PyTorch, for CPU tensors.
+        dtypes: the possible dtypes of the first argument.
         arguments: makes random CPU tensors of a dtype for one call.
-        others: the operator's arguments behind the tensors.
-        of_tensors: the function of tensors alone, whose result is one tensor; by default the
-            documented one with `others`.
-        tolerance: of the results, relative to the reference's norm; 0 if they are equal.
-        differentiable: whether it has derivatives, and is computed element by element of float32
-            tensors of one shape: what the tests of transforms need.
-        batched_in_dims: arguments for torch.vmap's in_dims that fit to `batched`.
+        others: the operator's arguments after the tensors.
+        of_tensors: a function with only tensors as arguments, and one tensor as result; by default
+            `documented` with `others`.
+        tolerance: the largest error, relative to the reference's norm; 0 if results must be equal.
+        differentiable: whether it has derivatives, and is an elementwise function of float32
+            tensors of one shape, as the tests of transforms require.
+        batched_in_dims: torch.vmap's in_dims for the arguments that `batched` makes.
         batched: makes random CPU tensors for a call under torch.vmap.
     """
 

@@ -1,4 +1,4 @@
-"""Scripts that need a process of their own, and are not about what an import does."""
+"""Scripts that run in a separate process, but do not test imports."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import IO
 
 
 class Script:
-    """A running script, with what subprocess.Popen has of it."""
+    """A running script, with the interface of subprocess.Popen."""
 
     def __init__(
         self, server: int, code: str, environment: dict[str, str], stdout: IO, stderr: IO
@@ -56,8 +56,8 @@ def start_script(
     """Starts `python -P -c code`, with more environment variables.
 
     In a target of wheel_tests, the process is forked from one that has imported torch_xla
-    (bazel/pytest/forked.py), and has used no device. That saves three seconds of processor time,
-    but variables that are read by imports, such as PYTHONPATH, have no effect.
+    (bazel/pytest/forked.py), and has used no device. That saves three seconds of processor time.
+    But variables that are read during imports, such as PYTHONPATH, have no effect.
     """
     variables = os.environ | environment
     server = variables.pop("SCRIPT_SERVER", None)
@@ -85,7 +85,7 @@ def run_script(
 
 
 def program(path: str | os.PathLike[str], *arguments: object) -> str:
-    """The script that does what `python path arguments…` does."""
+    """The code of a script that does the same as `python path arguments…`."""
     argv = [os.fspath(path), *map(str, arguments)]
     return f"import runpy, sys\nsys.argv = {argv}\nrunpy.run_path(sys.argv[0], run_name='__main__')"
 

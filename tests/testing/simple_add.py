@@ -6,7 +6,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int
 
 
 def random(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    """A CPU tensor, of integers of any size or floats of some magnitudes."""
+    """A CPU tensor of random integers in the dtype's range, or of floats around ±100."""
     if dtype.is_floating_point:
         return (torch.randn(shape) * 100).to(dtype)
     limits = torch.iinfo(dtype)

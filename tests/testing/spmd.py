@@ -12,7 +12,7 @@ from testing import programs
 
 
 def sharded(tensor: torch.Tensor, mesh: xs.Mesh, spec: tuple | None = None) -> torch.Tensor:
-    """`tensor` on the devices, sharded as `spec` says if there is one."""
+    """`tensor` on the devices, sharded by `spec` unless it is None."""
     result = tensor.to("xla")
     if spec is not None:
         xs.mark_sharding(result, mesh, spec)
@@ -22,12 +22,12 @@ def sharded(tensor: torch.Tensor, mesh: xs.Mesh, spec: tuple | None = None) -> t
 
 
 def all_sharded(tensors: Iterable, mesh: xs.Mesh, specs: Iterable) -> list[torch.Tensor]:
-    """On the devices, with a sharding or with none."""
+    """The tensors on the devices, each sharded by its spec unless that is None."""
     return [sharded(tensor, mesh, spec) for tensor, spec in zip(tensors, specs, strict=True)]
 
 
 def run(function: Callable[..., torch.Tensor], target: str) -> tuple[torch.Tensor, str]:
-    """The result, and the text of the program that has the kernel."""
+    """The result, and the text of the program that calls the kernel."""
     torch_xla.sync()
     with programs.compiled() as compiled:
         result = function().cpu()

@@ -1,7 +1,7 @@
 """Scenarios in which a captured step could return an old value.
 
-Each runs twice, with the function itself and captured, and both must return the same, call by call,
-until the captured one may raise CaptureError.
+Each scenario runs twice, with the function itself and captured. Both must return the same in each
+call, but the captured one may end with a CaptureError.
 """
 
 import collections
@@ -61,12 +61,12 @@ def nothing(_call: int) -> None:
 
 
 def assigns(owner: object, name: str) -> Change:
-    """An attribute has another value in every second call."""
+    """Assigns another value to an attribute in every second call."""
     return lambda call: setattr(owner, name, float(call // 2))
 
 
 def read(value: object) -> object:
-    """A result as values that can be compared."""
+    """Converts a result to values that can be compared."""
     if isinstance(value, Tensor):
         return value.detach().cpu().tolist()
     if isinstance(value, np.ndarray):
@@ -93,7 +93,8 @@ Scenario = Callable[[], tuple[Callable[[Tensor], Any], Change]]
 
 
 class Scenarios(dict[str, tuple[Scenario, str]]):
-    """Scenarios with their outcomes: the step is "right", captured "again", or an "error"."""
+    """Scenarios with their outcomes: the step is "right", captured "again", or raises an
+    "error"."""
 
     def add(self, outcome: str) -> Callable[[Scenario], Scenario]:
         def register(function: Scenario) -> Scenario:

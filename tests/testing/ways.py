@@ -8,7 +8,7 @@ import torch_xla_ext
 
 
 def run_by(way: str, function: Callable, fullgraph: bool = False) -> Callable:
-    """The function, or what stands for it; `fullgraph` is torch.compile's."""
+    """Returns a callable that runs the function this way; `fullgraph` is for torch.compile."""
     if way == "captured":
         return torch_xla_ext.capture(function)
     if way == "openxla":

@@ -25,7 +25,7 @@ def capsule(address: int) -> object:
 def host_kernel(name: str) -> object:
     """A capsule with the address of a function of tests/csrc/host_kernels.cc.
 
-    On a GPU it is the function of the same name in tests/gpu/gpu_kernels.cu.
+    On a GPU the function is that of the same name in tests/gpu/gpu_kernels.cu.
     """
     library = ctypes.CDLL(os.environ["GPU_KERNELS" if PLATFORM == "CUDA" else "HOST_KERNELS"])
     return capsule(ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
@@ -37,7 +37,7 @@ def register_host_kernels(*names: str) -> None:
 
 
 def hlo(*tensors: torch.Tensor) -> str:
-    """The HLO that the pending graph of `tensors` lowers to, before any optimization."""
+    """The HLO of the pending graph of `tensors`, before any optimization."""
     return XLAC._get_xla_tensors_hlo(list(tensors))
 
 
@@ -48,7 +48,7 @@ def custom_call_lines(*tensors: torch.Tensor) -> list[str]:
 
 
 def check_golden(file: Path, content: str | bytes) -> None:
-    """Compares with a golden, after writing it anew into $UPDATE_GOLDENS where that is set."""
+    """Compares with a golden file. If $UPDATE_GOLDENS is set, writes the file there first."""
     data = content.encode() if isinstance(content, str) else content
     if folder := os.environ.get("UPDATE_GOLDENS"):
         Path(folder, file.name).write_bytes(data)

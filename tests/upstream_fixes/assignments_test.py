@@ -1,4 +1,4 @@
-"""Other libraries' modules and classes are changed by replacement.py alone.
+"""Only replacement.py changes other libraries' modules and classes.
 
 Reads the work tree, not the wheel, as lint_test.py does.
 """
@@ -25,12 +25,12 @@ OURS = (
     "vllm_xla_gpu",
     "xla_kernels",
 )
-# The files that may, with their reasons.
+# The files that may assign to other libraries' attributes, with the reasons.
 MAY_ASSIGN = {
     "torch_xla_ext_startup/import_hooks.py": "has a stand-in for a module before its import",
     "torch_xla_ext_startup/lazy_dynamo.py": "passes on what a program sets in torch._dynamo.config",
     "torch_xla_ext_startup/replacement.py": "is the mechanism",
-    # A wheel that has no replacement.py.
+    # This wheel has no replacement.py.
     "torch_xla_gpu/device.py": "has torch-tpu load our library, where it looks for a TPU",
     "torch_xla_gpu/upstream_fixes/compiled.py": "has no other way into torch-tpu's backend",
     "vllm_xla_gpu/overrides.py": "has the table of what is replaced in vLLM, in stages",
@@ -45,9 +45,9 @@ def is_foreign(module: str) -> bool:
 class Assignments(ast.NodeVisitor):
     """Finds assignments to attributes of what a file has imported from other libraries.
 
-    A name stands for another library's object if an import binds it, or if it is assigned an
-    attribute of such an object, such as `kind = torch.autograd.function.BackwardCFunction`. That is
-    so in the function that does it, and in those inside.
+    A name stands for another library's object if an import binds it, or if an attribute of such an
+    object is assigned to it, as in `kind = torch.autograd.function.BackwardCFunction`. This applies
+    in the function that binds the name, and in functions inside it.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Assignments(ast.NodeVisitor):
             self.found.append(target.lineno)
 
     def _is_foreign(self, node: ast.expr) -> bool:
-        """Whether it is another library's object, or a part of it, such as `torch.nn.utils`."""
+        """Whether it is another library's object or a part of one, such as `torch.nn.utils`."""
         if ast.unparse(node).startswith("sys.modules["):
             return True
         while isinstance(node, (ast.Attribute, ast.Subscript)):
@@ -161,7 +161,7 @@ def test_statements_that_are_not_assignments(code: str) -> None:
 
 
 def files() -> Iterator[tuple[Path, str]]:
-    """Our files, and their names from the packages on."""
+    """Our files, and their paths relative to the packages' parent folder."""
     for folder in FOLDERS:
         for path in sorted(folder.rglob("*.py")):
             yield path, str(path.relative_to(folder))
@@ -180,7 +180,7 @@ def test_only_the_mechanism_assigns_to_other_libraries() -> None:
 
 
 def test_each_fix_has_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table needs no other library when it is imported."""
+    """Each fix has a test. Importing the table needs no other library."""
     for folder in FOLDERS[:2]:
         monkeypatch.syspath_prepend(folder)
     from torch_xla_ext_startup.upstream_fixes import table

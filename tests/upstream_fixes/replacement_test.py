@@ -1,4 +1,4 @@
-"""Functions of other libraries are replaced and restored, here in a library made for the test."""
+"""Functions of other libraries are replaced and restored, here in a library of the test."""
 
 import importlib
 import sys
@@ -230,7 +230,7 @@ def test_temporarily(kind: type) -> None:
 
 
 def test_threads_that_import_at_once(write: _Write) -> None:
-    """Each replaces a function of the other's module, which is replaced once."""
+    """Each thread replaces a function of the other's module; each function is replaced once."""
     modules = {
         f"thread{i}": "import time\ntime.sleep(0.01)\ndef say(): return 'a'" for i in range(4)
     }

@@ -15,7 +15,7 @@ from torch_xla_ext_startup.upstream_fixes import table
 from torch_xla_huggingface import upstream_fixes as huggingface
 
 FIXES = {fix.name: fix for fix in [*table.FIXES, *huggingface.FIXES]}
-# A module with an MoE layer, and the name of a function that is replaced in it.
+# A module with an MoE layer, and a function that is replaced in it.
 _MOE_MODULE = "transformers.models.mixtral.modeling_mixtral"
 _MOE_FORWARD = f"{_MOE_MODULE}.MixtralSparseMoeBlock.forward"
 

@@ -1,4 +1,4 @@
-"""torch.utils.checkpoint on an XLA device: the same gradients, with less kept until backward()."""
+"""torch.utils.checkpoint on an XLA device: the same gradients with fewer saved activations."""
 
 import gc
 import os
@@ -30,7 +30,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Without dropout, or homogeneous in `start`: the loss is `start` times its own gradient."""
+    """The loss is `start` times its gradient if forward and backward have the same dropout."""
 
     def __init__(self, dropout: float = 0.0, **options: object) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def test_gradients_are_the_cpus(x: torch.Tensor, use_reentrant: bool) -> None:
 @REENTRANT
 @pytest.mark.parametrize("autocast", [False, True])
 def test_random_numbers(x: torch.Tensor, use_reentrant: bool, autocast: bool) -> None:
-    """Dropout, and what is drawn after the region, are as without a checkpoint."""
+    """Dropout, and random numbers after the region, are those without a checkpoint."""
     x = x.to("xla")
     found = []
     for options in ({}, {"use_reentrant": use_reentrant}):
@@ -158,7 +158,7 @@ def test_checkpoint_sequential(x: torch.Tensor) -> None:
 
 
 def test_captured_steps_that_set_the_seed() -> None:
-    """A replay would take the seed for the one that differs from step to step."""
+    """Capture is refused, because a replay would mistake this seed for the one of each step."""
 
     def step() -> torch.Tensor:
         xm.set_rng_state(5)
@@ -213,7 +213,7 @@ class Chain(nn.Module):
 
 
 def needed(program: str, name: str) -> dict[str, str]:
-    """The operations that an operation needs, directly or not: the lines by their names."""
+    """All operations on which an operation depends: their lines by name."""
     lines = {m[1]: m[0] for m in re.finditer(r"^ *(?:ROOT )?(%\S+) = .*", program, re.MULTILINE)}
     found, names = {}, [name]
     while names:
@@ -227,9 +227,10 @@ def needed(program: str, name: str) -> dict[str, str]:
 @REENTRANT
 @pytest.mark.parametrize("pass_", [1, 2])
 def test_gradients_are_computed_region_by_region(use_reentrant: bool, pass_: int) -> None:
-    """A region is computed again when those of the region before the last one are there.
+    """A region is recomputed only after the gradients of the next but one region.
 
-    Otherwise XLA may compute all at the end, and keep the activations of all regions until then.
+    Otherwise XLA may compute all gradients at the end, and keep all regions' activations until
+    then.
     """
     model = Chain(use_reentrant=use_reentrant).to("xla")
     x = torch.rand(4, model.WIDTHS[0], device="xla", requires_grad=True)

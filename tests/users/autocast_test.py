@@ -80,7 +80,7 @@ def test_training_keeps_weights_in_float32() -> None:
 
 
 class TestOnAGpu:
-    """There, tensors ask one of PyTorch's two switches, and torch.compile the other."""
+    """On a GPU, tensors read one of PyTorch's two switches, and torch.compile reads the other."""
 
     @pytest.fixture(autouse=True)
     def gpu(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,7 @@
-"""Tensors that a step updates stay in their buffers, without copies and second buffers.
+"""Tensors that a step updates keep their buffers, without copies and second buffers.
 
 Upstream torch_xla 2.8.1 tells XLA which values may be overwritten, but not by which results. XLA
-then takes results of the same size in their order, which exchanges the buffers of a model's
-weights.
+then chooses results of the same size in their order, so a model's weights exchange their buffers.
 """
 
 import copy

@@ -122,7 +122,7 @@ def shardings(state: dict[str, torch.Tensor]) -> list[str]:
 def test_states_are_restored_with_any_sharding(
     tmp_path: Path, meshes: list[xs.Mesh], saved: tuple | None
 ) -> None:
-    """Also sizes that a mesh does not divide, and fewer rows than devices."""
+    """The states include sizes that a mesh does not divide, and fewer rows than devices."""
     values = {
         f"{rows}x{columns} {dtype}": (torch.arange(rows * columns).view(rows, columns) + 1).to(
             dtype
@@ -210,7 +210,7 @@ class TestManager:
             manager.save_async(2, {"n": torch.ones(1)})
 
     def test_preemption(self, tmp_path: Path) -> None:
-        """SIGTERM, which a cluster sends before it takes the machine, brings a checkpoint."""
+        """SIGTERM triggers a checkpoint; a cluster sends it before it stops the machine."""
         manager = xc.CheckpointManager(str(tmp_path), save_interval=1000)
         state = {"w": torch.ones(2, device="xla")}
         assert not manager.save(1, state)

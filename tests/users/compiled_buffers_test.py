@@ -1,7 +1,7 @@
 """torch.compile(backend="openxla"): a function writes into the buffers of its arguments.
 
-It must not write where something else still reads, nor confuse arguments that share memory in a
-later call than the one that compiled it.
+It must not write to memory that something else still reads. And it must not confuse arguments that
+share memory in a later call, but not in the call that compiled it.
 """
 
 import gc
@@ -154,7 +154,7 @@ def test_an_optimizer_s_step_copies_nothing() -> None:
 
 
 def test_saved_activations_are_freed() -> None:
-    """torch_xla keeps the arguments of each graph's first call: of a backward pass, activations."""
+    """Upstream keeps each graph's first arguments, which for a backward pass are activations."""
 
     def live_bytes() -> int:
         gc.collect()

@@ -99,7 +99,7 @@ FUNCTIONS = [
 
 
 def check(function: Function, calls: int = 3) -> None:
-    """Compares results and arguments with PyTorch's, and that results are where PyTorch's are."""
+    """Compares results and arguments with PyTorch's, and also the results' devices."""
     compiled = torch.compile(function, backend="openxla")
     ours = [torch.tensor([1.0, 2.0, 3.0], device="xla"), torch.tensor(2.0)]
     theirs = [tensor.cpu().clone() for tensor in ours]
@@ -123,7 +123,7 @@ def test_results_are_where_pytorch_has_them() -> None:
 
 
 def test_cpu_tensors_where_xla_is_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function runs in PyTorch, once for each call, as with PJRT_DEVICE=CUDA."""
+    """The function runs in PyTorch, once for each call, if XLA's device is another one."""
     monkeypatch.setattr(SharedMemory, "of", lambda graph, arguments: None)
     s = torch.tensor(1.0)
     function = torch.compile(lambda s: s.add_(1) * 2, backend="openxla")
@@ -134,7 +134,7 @@ def test_cpu_tensors_where_xla_is_on_another_device(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_device_argument_alone() -> None:
-    """The device's stage has no XLA argument."""
+    """The part of the function that runs on the device has no XLA argument."""
     s = torch.tensor(2.0)
     function = lambda s: (torch.ones(2, device="xla") * s, s.add_(1))  # noqa: E731
     made, same = torch.compile(function, backend="openxla")(s)
@@ -170,7 +170,7 @@ def test_the_gradient_of_a_host_parameter() -> None:
 
 
 def test_an_operator_without_a_kernel() -> None:
-    """torch_xla runs it on the host, between two programs; both sides write to an argument."""
+    """The operator runs on the host, between two programs; both sides write to an argument."""
 
     def function(x: Tensor) -> Tensor:
         x.mul_(2)

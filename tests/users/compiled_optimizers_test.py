@@ -130,7 +130,7 @@ def test_each_scheduler(name: str, scheduler: str) -> None:
 
 
 def test_step_alone() -> None:
-    """Only the optimizer's step is compiled, as PyTorch's tutorial has it."""
+    """Only the optimizer's step is compiled, as in PyTorch's tutorial."""
     results = []
     for device in ("cpu", "xla"):
         module = model().to(device)
@@ -145,7 +145,7 @@ def test_step_alone() -> None:
 
 
 def test_states_can_be_saved_and_loaded() -> None:
-    """The counts of steps are where PyTorch has them: on the host."""
+    """The counts of steps are on the host, as in PyTorch."""
     module = model().to("xla")
     optimizer = torch.optim.AdamW(module.parameters())
     trained(module, optimizer, None, lambda f: torch.compile(f, backend="openxla"))

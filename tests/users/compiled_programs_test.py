@@ -1,4 +1,4 @@
-"""Functions and modules as people write them, under torch.compile(backend="openxla")."""
+"""Functions and modules of typical programs, under torch.compile(backend="openxla")."""
 
 import copy
 import dataclasses
@@ -110,7 +110,7 @@ def test_a_scan() -> None:
 
 
 def test_in_eager_mode() -> None:
-    """torch_xla.compile's other functions run at once there; torch.compile's are programs."""
+    """In eager mode operations run at once, but torch.compile's functions are still programs."""
     module = torch.nn.Linear(2, 2)
     copied = copy.deepcopy(module).to("xla")
     step, compiled = training_step(module), torch.compile(training_step(copied), backend="openxla")

@@ -26,7 +26,7 @@ RESULTS: dict[str, Results] = {
 @pytest.mark.parametrize("device, dynamic", [("xla", False), ("xla", True), ("cpu", False)])
 @pytest.mark.parametrize("name", RESULTS)
 def test_results(name: str, dynamic: bool, device: str) -> None:
-    """Each result is written to in turn: the others must have the CPU's values."""
+    """Each result is written to in turn. Afterwards the others must have the CPU's values."""
 
     def history(step: Results, device: str) -> list[list]:
         seen = []

@@ -1,4 +1,4 @@
-"""torch.compile(backend="openxla"): each result in its place, and inputs copied to one another.
+"""torch.compile(backend="openxla"): the order of results, and copies from input to input.
 
 Upstream torch_xla 2.8.1 gives `twos` for the product in `return product, twos, twos.clone()`, and
 an IndexError for `state.copy_(x)`.
@@ -58,7 +58,7 @@ def moved_on(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
 
 
 def with_a_fallback(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
-    """nanmedian runs on the host, between two programs, whose writes must come last."""
+    """nanmedian runs on the host between two programs. The second program's writes come last."""
     a.mul_(2)
     medians = torch.nanmedian(b, 0).values
     before = c + medians.sum()
@@ -105,7 +105,7 @@ def test_order_of_results(function: Callable[..., Tensors]) -> None:
 
 
 def test_a_view_for_an_operator_on_the_host() -> None:
-    """Upstream torch_xla drops what a view is computed from, and the program fails."""
+    """Upstream torch_xla drops the operations that compute the view's base, and fails."""
     x = torch.arange(8.0) * 5
     on_device = x.to("xla")
     torch_xla.sync()

@@ -1,6 +1,6 @@
 """torch.compile(backend="openxla") of two functions of the same tensors, under SPMD.
 
-Upstream torch_xla 2.8.1 takes the tensor for a constant in the second one.
+Upstream torch_xla 2.8.1 treats a tensor as a constant in the second function.
 """
 
 import os

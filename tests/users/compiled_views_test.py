@@ -1,7 +1,8 @@
 """torch.compile(backend="openxla") of functions whose arguments are views.
 
-Upstream torch_xla 2.8.1 takes an argument that is a view for a constant, where the function makes a
-view of it; and it takes arguments that share memory for others, where the function writes to one.
+Upstream torch_xla 2.8.1 has two errors. If the function makes a view of an argument that is a view
+itself, the argument becomes a constant. If it writes to one of several arguments that share memory,
+the others keep their old values.
 """
 
 import inspect
@@ -17,7 +18,7 @@ from torch._dynamo.backends.registry import lookup_backend
 def check(
     function: Callable[..., torch.Tensor], views: Callable[[torch.Tensor], list[torch.Tensor]]
 ) -> None:
-    """Compares three calls with the CPU's: result, arguments, and what they are views of."""
+    """Compares three calls with the CPU's: the result, the arguments, and the arguments' bases."""
 
     def run(device: str, step: Callable[..., torch.Tensor]) -> list[object]:
         base = torch.arange(1.0, 17.0, device=device).view(4, 4).clone()
@@ -98,7 +99,7 @@ def test_arguments_that_share_memory(
 
 
 def test_backward_compiler_is_wrapped_once(device: torch.device) -> None:
-    """torch wraps it once more in each compilation: a RecursionError after some hundreds."""
+    """torch wraps it again in each compilation; after several hundred this is a RecursionError."""
     for factor in (2, 3):
         torch._dynamo.reset()
         x = torch.ones(2, device=device, requires_grad=True)

@@ -62,7 +62,7 @@ def test_a_program_with_options_is_another_one(device: torch.device) -> None:
 
 
 def test_a_captured_step_keeps_its_options(device: torch.device) -> None:
-    """When it is traced again, too: in calls 2, 4, 8, …, and for other shapes."""
+    """The options stay when the step is traced again: in calls 2, 4, 8, …, and for other shapes."""
     programs = []
 
     @torch_xla_ext.capture(check_python=False, verify=16)

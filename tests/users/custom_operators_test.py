@@ -1,4 +1,4 @@
-"""Operators by torch.library.custom_op whose functions write to tensors that they have made."""
+"""Operators by torch.library.custom_op whose functions write to their own new tensors."""
 
 from collections.abc import Callable
 
@@ -63,7 +63,7 @@ def test_writes_to_views(way: str) -> None:
 
 
 def test_a_kernel_of_a_device() -> None:
-    """The function stays what was registered, and that of another device is not called."""
+    """A device's registered function is called; that of another device is not."""
 
     @torch.library.custom_op("custom_operators_test::other", mutates_args=(), device_types="cpu")
     def other(x: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ def test_a_function_that_only_the_host_has(way: str) -> None:
 
 
 def test_the_written_argument_of_a_gradient() -> None:
-    """As on the CPU: what backward needs must not be written to."""
+    """As on the CPU, writing to a tensor that backward() needs is an error."""
     errors = []
     for device in ("cpu", "xla"):
         x = torch.ones(2, 3, device=device, requires_grad=True)

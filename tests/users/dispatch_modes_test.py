@@ -1,6 +1,6 @@
 """Code below PyTorch's Python key: dispatch modes, wrapper subclasses, make_fx, saved tensors.
 
-Everything is computed on both devices; the CPU's results are what is wanted.
+Everything is computed on both devices, and the CPU's results are expected.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def gradients(x: torch.Tensor) -> torch.Tensor:
 
 
 def data(x: torch.Tensor) -> torch.Tensor:
-    """PyTorch's wrapper of XLA tensors copies itself, which make_fx took for a constant."""
+    """PyTorch's wrapper of XLA tensors copies itself; make_fx took the copy for a constant."""
     x.data[1:].add_(1)
     return x.data * 2 + x
 

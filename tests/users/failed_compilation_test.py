@@ -1,4 +1,4 @@
-"""A program that cannot be compiled costs nobody else's values, and says why each time."""
+"""A program that cannot be compiled raises its error each time, and changes no other tensors."""
 
 import contextlib
 import ctypes
@@ -13,7 +13,7 @@ from testing.scripts import run_script
 
 
 def unknown(x: torch.Tensor) -> torch.Tensor:
-    """A call that upstream makes without looking for its target."""
+    """Makes a call to an unknown target, for which upstream does not check."""
     shape, dtype = [list(x.shape)], [x.dtype]
     call = torch_xla._XLAC._xla_custom_call
     return call([x], "NoSuchTarget", shape, dtype, False, "", 1, {})[0]
@@ -42,7 +42,7 @@ def test_a_failed_sync() -> None:
 
 
 def test_in_place() -> None:
-    """Tensors that the failing value was written to fail; all others keep their values."""
+    """Tensors to which the failed value was written raise its error; others keep their values."""
     on_host = torch.randn(4)
     x, y = on_host.to("xla"), (on_host * 2).to("xla")
     torch_xla.sync()
@@ -59,7 +59,7 @@ def test_in_place() -> None:
 
 
 def test_a_clone_keeps_its_own_value() -> None:
-    """The clone must not share its source's buffer, which the source's next value takes over."""
+    """The clone must not share its source's buffer, which the source's next value overwrites."""
     on_host = torch.randn(4)
     x = on_host.to("xla")
     torch_xla.sync()
@@ -101,7 +101,7 @@ assert sorted(folder.glob("*"))
 
 
 def test_a_stored_program_that_cannot_be_read(tmp_path: Path) -> None:
-    """The second process finds a folder in the place of its program."""
+    """The second process finds a folder instead of the stored program."""
     for _ in range(2):
         done = run_script(STORED, FOLDER=str(tmp_path / "cache"))
         assert done.returncode == 0, done.stderr
@@ -109,7 +109,7 @@ def test_a_stored_program_that_cannot_be_read(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def memory_mappings(number: int) -> Iterator[None]:
-    """Makes as many mappings as hundreds of compiled programs have."""
+    """Makes as many memory mappings as hundreds of compiled programs need."""
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     private, size = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, number * mmap.PAGESIZE

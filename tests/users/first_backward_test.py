@@ -1,4 +1,4 @@
-"""A program whose first backward() is one of CPU tensors."""
+"""A program whose first backward() is of CPU tensors."""
 
 import pytest
 from testing.scripts import run_script

@@ -1,4 +1,4 @@
-"""A loop without torch_xla.sync() would repeat all its steps in each: then reads compute it all."""
+"""Without torch_xla.sync(), each step of a loop would repeat all earlier ones. So reads sync."""
 
 import pytest
 from testing.scripts import run_script
@@ -75,7 +75,7 @@ for count in range(1, 9):
 
 
 def lines_of(script: str, warnings: int) -> list[float]:
-    """The numbers that a script prints, which warns so many times."""
+    """The numbers that a script prints. Checks that it warns so many times."""
     done = run_script(script, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(WARNING) == warnings, done.stderr
@@ -152,7 +152,7 @@ for _ in range(3):
 
 
 def test_steps_that_are_one_program() -> None:
-    """Optimizers leave it to the program once that has called torch_xla.sync() itself."""
+    """Optimizers do not sync any more once the program has called torch_xla.sync()."""
     assert lines_of(SEVERAL, warnings=1)[1:] == [1, 1]
 
 
@@ -183,5 +183,5 @@ except CaptureError as error:
 
 
 def test_a_captured_step_that_is_refused_for_a_read() -> None:
-    """To compute what is pending then would give the buffer of `weight` to its new value."""
+    """A sync at this read would give the buffer of `weight` to its new value."""
     assert lines_of(CAPTURED, warnings=1) == [8, 16, 32, 64, 4, 68]

@@ -1,9 +1,9 @@
-"""Tensors of the host, sent to a device: small ones are copied in the calling thread."""
+"""Host tensors that are sent to a device: small ones are copied in the calling thread."""
 
 import pytest
 from testing.scripts import run_script
 
-# PyTorch's threads keep the name of the one that made them.
+# PyTorch's threads keep the name of the thread that made them.
 SEND = """
 from pathlib import Path
 import torch, torch_xla, torch_xla.core.xla_model as xm

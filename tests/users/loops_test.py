@@ -64,7 +64,7 @@ def add_to_first(x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return x
 
 
-# Bodies of a loop of three iterations, and what it carries besides its count.
+# Bodies of a loop with three iterations, and its carried values besides the count.
 BODIES = {
     "a swap": (lambda i, x, y: (i - 1, y.clone(), x.clone()), [1], [2]),
     "Fibonacci": (lambda i, x, y: (i - 1, y + 0, x + y), [1], [1]),
@@ -143,7 +143,7 @@ def writes(x: torch.Tensor) -> torch.Tensor:
     return x.add_(1)
 
 
-# Bodies that one traced iteration cannot repeat, and a part of the error.
+# Bodies for which one traced iteration cannot stand for all, and a part of the error.
 REFUSED = {
     "a read": (lambda x, _: x + x.sum().item(), "reads the value"),
     "a branch": (lambda x, _: x + 1 if x.sum() > 0 else x, "reads the value"),
@@ -194,7 +194,7 @@ def test_gradients_through_a_while_loop_are_refused() -> None:
         result.sum().backward()
 
 
-# Functions, the type of what is carried, and of the rows.
+# Functions, and the dtypes of carried values and of rows.
 FUNCTIONS = {
     "integers": (lambda c, x: (c + x, c * x), int, int),
     "an integer carried": (lambda c, x: (c + 1, x * c), int, float),
@@ -225,7 +225,7 @@ def test_scan(name: str) -> None:
         return pytree.tree_map(lambda one: one if one is None else one.detach(), results)
 
     def as_zeros(value: object) -> object:
-        """A loop knows no inputs without a gradient: theirs is 0."""
+        """Gradients that are None as zeros: in a loop, each input has a gradient."""
         return pytree.tree_map(lambda one: torch.zeros(()) if one is None else one, value)
 
     result, expected = run(scan, "xla"), run(python_scan, "cpu")
@@ -316,7 +316,7 @@ def scaled_by_hook() -> Layer:
     return layer
 
 
-# Layers, and whether they run one by one.
+# Layers, and whether they run one by one instead of in a loop.
 LAYERS = {
     "a number": (lambda: [Layer(factor=float(factor)) for factor in (1, 2, 3)], True),
     "an index that is not used": (lambda: [Layer(index=index) for index in range(3)], False),

@@ -1,6 +1,6 @@
 """An operator receives a CPU tensor besides XLA tensors: the error names it and the remedy.
 
-Elementwise operators compute, as in upstream, and warn.
+Elementwise operators compute the result, as upstream does, and warn.
 """
 
 import subprocess
@@ -63,7 +63,7 @@ ELEMENTWISE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*an operator receives tensors on")
+@pytest.mark.filterwarnings("ignore:.*an operator received tensors on")
 @pytest.mark.parametrize("function", ELEMENTWISE.values(), ids=ELEMENTWISE)
 def test_elementwise_operators_compute(
     function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
@@ -81,10 +81,10 @@ def test_one_warning_names_the_line() -> None:
         for _ in range(3):
             line = sys._getframe().f_lineno + 1
             functional.l1_loss(X, Y)
-    texts = [str(one.message) for one in caught if "an operator receives" in str(one.message)]
+    texts = [str(one.message) for one in caught if "an operator received" in str(one.message)]
     assert len(texts) == 1
     assert texts[0].startswith(
-        f"{__file__}:{line}: an operator receives tensors on xla:0 and one on"
+        f"{__file__}:{line}: an operator received tensors on xla:0 and one on"
     )
     assert "torch.FloatTensor of shape [2, 3]" in texts[0]
 

@@ -1,4 +1,4 @@
-"""Modules that move to an XLA device, and back, keep their parameters, as with CUDA."""
+"""Modules that move to an XLA device, and back, keep their parameter objects, as with CUDA."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ class Tied(nn.Module):
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, device: str) -> list[float]:
-    """Losses of three steps."""
+    """Trains for three steps; returns the losses."""
     tokens = torch.arange(8, device=device)
     losses = []
     for _ in range(3):
@@ -61,7 +61,7 @@ def test_tied_weights(is_optimizer_first: bool) -> None:
 
 
 def test_tied_weights_of_a_graph() -> None:
-    """backward() will write to the old tensor, which can therefore not be replaced."""
+    """backward() will write to the old tensor, so the parameter cannot be replaced."""
     model = Tied()
     loss = model(torch.arange(8)).sum()
     model.to("xla")

@@ -1,4 +1,4 @@
-"""Kernels as people write, register and edit them: their names are theirs, and an edit counts."""
+"""Kernels as users write, register and edit them: any name works, and an edit takes effect."""
 
 import ctypes
 import struct
@@ -11,7 +11,7 @@ import torch_xla
 
 import torch_xla_ext
 
-# A tutorial's kernel, with the name that this wheel's own has.
+# A tutorial's kernel, with the name of a kernel in this wheel.
 SOURCE = """
 #include <cstddef>
 #include <cstdint>
@@ -62,13 +62,13 @@ def test_a_tutorials_script(tmp_path: Path, operands: list[torch.Tensor]) -> Non
 
 
 def check_the_wheels_operator(operands: list[torch.Tensor]) -> None:
-    """The wheel's operator keeps its kernel, whatever else has the kernel's name."""
+    """Checks that the wheel's operator keeps its kernel, although another kernel has its name."""
     for tensors in (operands, [x.cpu() for x in operands], [x.long() for x in operands]):
         assert torch_xla_ext.ops.simple_add(*tensors).tolist() == [11, 22, 33]
 
 
 def test_edit_build_run(tmp_path: Path, operands: list[torch.Tensor]) -> None:
-    """In one process, in one path, as in a notebook."""
+    """In one process, with one path, as in a notebook, an edited kernel is built and used."""
     library = tmp_path / "libedited.so"
     for operator, expected in (("+", [11, 22, 33]), ("-", [-9, -18, -27]), ("*", [10, 40, 90])):
         build(library, SOURCE.replace("a[i] + b[i]", f"a[i] {operator} b[i]"))

@@ -1,4 +1,4 @@
-"""An operator of one's own: from a kernel in a library to torch.ops, as people write it."""
+"""A user's operator: from a kernel in a library to torch.ops."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import torch_xla
 
 import torch_xla_ext
 
-# Others may define operators in the wheel's namespace, before it is imported and after.
+# Other libraries may define operators in the wheel's namespace, before its import and after.
 AFTER = torch.library.Library("xla_gpu", "DEF")
 
 SOURCE = """
@@ -133,7 +133,7 @@ def test_the_derivative_is_the_references(device: str) -> None:
     ("backend", "device"), [("aot_eager", "cpu"), ("inductor", "cpu"), ("openxla", "xla")]
 )
 def test_compiled_by_each_backend(backend: str, device: str) -> None:
-    """Nothing else is computed: inductor would compile C++ for it (tests/ops/compile_test.py)."""
+    """Only the operator is computed: inductor would compile other operations in C++."""
     torch._dynamo.reset()
     compiled = torch.compile(
         lambda x, i: torch.ops.my_ns.scaled_rows(x, i, None, 3.0), backend=backend, fullgraph=True
@@ -245,7 +245,7 @@ def test_unknown_kernels(target: str, text: str) -> None:
 
 
 def test_edit_build_define_again(tmp_path: Path) -> None:
-    """In one process, as in a notebook: also when the edit changes the signature."""
+    """In one process, as in a notebook, an edit takes effect, even if it changes the signature."""
     x, index = arguments("cpu")
     for name, factor in (("twice", 2), ("thrice", 3)):
         source = SOURCE.replace("MyScaledRows", "MyEdited").replace("copies", name)

@@ -124,7 +124,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
 
 
 def test_float8() -> None:
-    """DLPack has none: no operand that is, and XLA:CPU's results are copied."""
+    """DLPack has no float8: XLA has no view of such operands, and XLA:CPU's results are copied."""
     x, float8 = own(16), torch.float8_e4m3fn
     result = compiled(lambda x: (x * 2).to(float8))(x)
     assert result.dtype == float8
@@ -224,7 +224,7 @@ class TestInPlace:
             check(base, other)
 
     def test_two_tensors_become_one(self) -> None:
-        """A later call passes overlapping tensors to what was compiled for others."""
+        """A later call passes overlapping tensors to a function compiled for distinct ones."""
         function = torch.compile(lambda x, y: x.add_(y).sum(), backend="openxla")
         function(own(32), own(32))
         base = own(64)
@@ -387,7 +387,7 @@ def test_random_numbers_differ_from_call_to_call() -> None:
 
 
 def test_many_addresses() -> None:
-    """Views are kept for addresses that PyTorch uses again: an old one must not be another's."""
+    """Views are cached by address. PyTorch reuses addresses, but new tensors get new views."""
     function = compiled(lambda x: x * 2)
     tensors: list[torch.Tensor] = []
     for i in range(300):

@@ -1,4 +1,4 @@
-"""Values that are still pending while their tensors' buffers are replaced, three ways."""
+"""Values that are pending while the buffers that they read are overwritten, in three ways."""
 
 import functools
 import threading
@@ -47,7 +47,7 @@ def test_a_training_loop_that_logs_a_norm(way: str, device: torch.device) -> Non
 
 
 def test_unneeded_buffers_are_still_donated(device: torch.device) -> None:
-    """A buffer is kept only if a pending value reads it: the other one is overwritten."""
+    """A buffer is kept only if a pending value reads it; other buffers are still donated."""
     read, unread = torch.ones(4, device=device), torch.ones(4, device=device)
     torch_xla.sync(wait=True)
     y = read * 2
@@ -96,7 +96,7 @@ def test_a_donated_argument_of_a_compiled_function(device: torch.device) -> None
 
 
 class TestReadsWhileAProgramStarts:
-    """A value that is there is read without waiting until the program has started."""
+    """A computed value is read without waiting for the start of a later program."""
 
     @pytest.fixture
     def start(self, device: torch.device) -> Callable[[], torch.Tensor]:

@@ -1,4 +1,4 @@
-"""torch_xla.experimental.assume_pure of any function: as the function itself."""
+"""torch_xla.experimental.assume_pure gives the results of the function itself."""
 
 from collections.abc import Callable
 
@@ -110,7 +110,7 @@ RESULTS: dict[str, Callable[[torch.Tensor], object]] = {
 
 
 def test_alternating_functions() -> None:
-    """All are calls of one function of torchax, by whose results torch_xla told them apart."""
+    """All are calls of one torchax function; upstream told them apart by their results."""
     pure = {name: assume_pure(function) for name, function in RESULTS.items()}
     for _ in range(2):
         for name, function in RESULTS.items():

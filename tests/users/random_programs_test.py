@@ -1,7 +1,7 @@
 """Thousands of programs in one process, each with its own numbers.
 
-Upstream torch_xla 2.8.1 finds a compiled program again by a hash that leaves things out (docs/
-debugging.md). Programs of one hash must have one HLO, and every result must be the CPU's.
+Upstream torch_xla 2.8.1 finds compiled programs by an incomplete hash (docs/ debugging.md).
+Programs with equal hashes must have equal HLO, and every result must be the CPU's.
 
 RANDOM_PROGRAMS and RANDOM_SEED choose how many, and which.
 """
@@ -19,12 +19,12 @@ Tensors = list[torch.Tensor]
 
 
 def is_computed(tensor: torch.Tensor) -> bool:
-    """Whether the program that computes the tensor has yet to run."""
+    """Whether a pending program computes the tensor."""
     return "XLAData: None" in torch_xla._XLAC._get_xla_tensor_debug_info(tensor)
 
 
 def values_of(several: list[Tensors]) -> list[Tensors | RuntimeError]:
-    """The values of programs' results, computed by one XLA program, or why each could not be."""
+    """The values of programs' results, computed by one XLA program, or the error of each."""
     try:
         tensors = [result for results in several for result in results]
         values = iter(torch_xla._XLAC._xla_get_cpu_tensors(tensors))

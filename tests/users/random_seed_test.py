@@ -42,7 +42,7 @@ def test_a_seed_determines_the_numbers() -> None:
 
 
 def test_a_compiled_function_draws_the_same_in_its_first_call() -> None:
-    """Compiling ends steps, each of which would change the seed."""
+    """Compilation would change the seed, because it ends steps."""
 
     @torch.compile(backend="openxla")
     def step(x: torch.Tensor) -> torch.Tensor:
@@ -127,8 +127,8 @@ def test_several_devices_of_one_program() -> None:
 def test_workers_of_a_loader_leave_the_devices_alone() -> None:
     expected = [seeded(1), drawn()]
     assert seeded(1) == expected[0]
-    # No tensors: workers send those by a socket in the temporary folder, whose path is too long for
-    # one in Bazel's sandbox.
+    # The data are no tensors, because workers send tensors by a socket in the temporary folder,
+    # whose path is too long in Bazel's sandbox.
     data = DataLoader(range(4), num_workers=2, collate_fn=list, generator=torch.Generator())
     assert len(list(data)) == 4
     assert drawn() == expected[1]

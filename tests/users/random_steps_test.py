@@ -25,7 +25,7 @@ def test_random_steps_of_views(way: str, count: int, device: torch.device) -> No
 
 @pytest.mark.parametrize("views", [False, True])
 def test_random_steps_of_own_tensors(views: bool) -> None:
-    """PyTorch's own, in the memory of XLA's device (own_tensors_test.py)."""
+    """The tensors are PyTorch's own, in the memory of XLA's device (own_tensors_test.py)."""
     own = torch.device("cuda" if torch_xla.runtime.device_type() == "CUDA" else "cpu")
     if own.type == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a torch with CUDA")

@@ -1,4 +1,4 @@
-"""Recurrent layers, with sequences of one length and packed ones."""
+"""Recurrent layers, with sequences of equal length and with packed sequences."""
 
 import pytest
 import torch

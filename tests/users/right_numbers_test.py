@@ -1,7 +1,7 @@
 """Ordinary programs, one after another in one process: each computes its own numbers.
 
-Upstream torch_xla 2.8.1 takes `(a + b) + b` for `(a + a) + b`, whose program it then runs, because
-the hash by which it finds a program again does not say which parameter goes where.
+Upstream torch_xla 2.8.1 runs the program of `(a + a) + b` for `(a + b) + b`, because its hash of a
+program does not depend on which parameter is which operand.
 """
 
 import ctypes
@@ -84,7 +84,7 @@ def test_updates_in_place() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
 @pytest.mark.parametrize("way", ["lazy", "openxla", "captured"])
 def test_old_value_of_a_copys_destination(way: str, dtype: torch.dtype) -> None:
-    """torch.compile moved the copy before what reads the old value, which then read the new one."""
+    """torch.compile moved the copy before reads of the old value, which then gave the new value."""
     state = torch.zeros(4, dtype=dtype)
     on_device = state.to("xla")
 
@@ -147,7 +147,7 @@ def test_operands_of_one_kernel() -> None:
 
 
 def test_call_after_one_that_was_refused() -> None:
-    """In eager mode the refused call's program has run, with one cache as both of its caches."""
+    """In eager mode the refused call's program has run, with the same cache for both arguments."""
     torch_xla.experimental.eager_mode(True)
     try:
         tokens = torch.ones(2, 1, 4, device="xla")

@@ -1,4 +1,4 @@
-"""Programs on four devices under SPMD: right numbers, or an error of one sentence."""
+"""Programs on four devices under SPMD give right numbers, or an error of one sentence."""
 
 import os
 
@@ -23,9 +23,9 @@ def mesh() -> xs.Mesh:
 
 @pytest.mark.parametrize("rows", [6, 12])
 def test_compiled_chunks_of_a_batch(mesh: xs.Mesh, rows: int) -> None:
-    """XLA chooses the shardings of chunks when it computes them, and not always the same.
+    """XLA chooses the chunks' shardings when it computes them, again in each call.
 
-    A program that met another sharding did not start, and then each wait was for ever.
+    A program for another sharding did not start, and later waits did not end.
     """
 
     def loss_of(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""Programs of several kinds, which one process stores and another loads: prints JSON.
+"""Runs programs of several kinds, which one process stores and another loads; prints JSON.
 
     stored_programs.py FOLDER [add|multiply]
 
-The second argument says what the kernel TestCombine does, which this process registers.
+The second argument is the operation of the kernel TestCombine, which this process registers.
 """
 
 import ctypes
@@ -45,7 +45,7 @@ def plain(a: torch.Tensor, b: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def in_place(a: torch.Tensor) -> dict[str, torch.Tensor]:
-    """A program that gives an operand's buffer to its result, and a captured step."""
+    """Runs a program that gives an operand's buffer to its result, and a captured step."""
     total = torch.zeros_like(a)
     torch_xla.sync()
     for factor in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Programs that initialize_cache stores are loaded by later processes, but not when stale."""
+"""Later processes load programs that initialize_cache stores, unless these are stale."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def run(folder: Path, *args: str, **environment: str) -> dict:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
-    """A folder of stored programs, and what the process that made them found."""
+    """A folder of stored programs, and the output of the process that stored them."""
     folder = tmp_path_factory.mktemp("stored")
     first = run(folder, "add")
     assert first["compiled"] == len(list(folder.iterdir())) >= 10
@@ -46,7 +46,7 @@ def test_nothing_else_is_compiled_again(stored: tuple[Path, dict]) -> None:
 
 
 def test_a_kernel_that_does_something_else_now(stored: tuple[Path, dict]) -> None:
-    """A program has a kernel's name, and runs what the process has registered under it."""
+    """A stored program calls kernels by name, so it runs what the new process registers."""
     folder, first = stored
     second = run(folder, "multiply")  # compares with the product
     assert second["compiled"] == UNTYPED
@@ -84,7 +84,7 @@ def test_other_flags(stored: tuple[Path, dict], tmp_path: Path) -> None:
 
 
 def test_damaged_files(stored: tuple[Path, dict], tmp_path: Path) -> None:
-    """The programs of damaged files are compiled and stored again."""
+    """Programs whose files are damaged are compiled and stored again."""
     copy = tmp_path / "stored"
     shutil.copytree(stored[0], copy)
     typed = [path for path in sorted(copy.iterdir()) if b"TestCombine" not in path.read_bytes()]
@@ -99,6 +99,6 @@ def test_damaged_files(stored: tuple[Path, dict], tmp_path: Path) -> None:
 def test_sharded_programs(tmp_path: Path) -> None:
     first = run(tmp_path, CPU_NUM_DEVICES="2")
     stored = len(list(tmp_path.iterdir()))
-    # One program gathers the values, which have one sharding: upstream stores it nowhere.
+    # One more program gathers the values, which have one sharding. Upstream does not store it.
     assert first["compiled"] == stored + 1 > 3
     assert run(tmp_path, CPU_NUM_DEVICES="2") == {**first, "compiled": 1}

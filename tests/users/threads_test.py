@@ -1,4 +1,4 @@
-"""Several threads that trace, and call torch_xla.sync(), which computes the tensors of all."""
+"""Several threads trace, and call torch_xla.sync(), which computes all threads' tensors."""
 
 import sys
 import threading
@@ -123,7 +123,7 @@ def test_buffers_are_donated_until_threads_alternate() -> None:
 
 
 def test_a_shape_read_while_its_tensor_gets_data(device: torch.device) -> None:
-    """The reader takes no lock before, so nothing has shown yet that threads are several."""
+    """The reader takes no lock before the read, so torch_xla has not seen a second thread yet."""
     script = """
 import sys, threading, torch, torch_xla
 sys.setswitchinterval(1e-6)

@@ -1,4 +1,4 @@
-"""Training loops as people write them, lazily and captured, against the same loop on the CPU."""
+"""Typical training loops, lazy and captured, compared with the same loop on the CPU."""
 
 from collections.abc import Callable
 
@@ -41,7 +41,7 @@ class Loop:
 
 
 def check(train: Callable[[Loop], list[float]], way: str, digits: float = 1e-5) -> None:
-    """Runs it on the CPU and on the device; compares losses and parameters."""
+    """Trains on the CPU and on the device; compares losses and parameters."""
     loops = [Loop(device, way) for device in ("cpu", "xla")]
     expected, got = [train(loop) for loop in loops]
     assert len(set(expected)) == STEPS
@@ -97,7 +97,7 @@ def test_losses_with_each_optimizer(kind: type, options: dict[str, object], way:
 
 
 def test_fused_parameters_of_16_bits() -> None:
-    """Updated in float32 and rounded once.
+    """Parameters of 16 bits are updated in float32 and rounded once.
 
     PyTorch 2.8's fused SGD on the CPU is wrong with 16 bits: it is 0.17 off after one step.
     """

@@ -13,7 +13,7 @@ from testing.scripts import run_script
 from torch_xla_ext.tools import doctor
 
 PACKAGES = ["torch_xla_ext", "torch_xla_ext_startup", "torch_xla_huggingface", "xla_kernels"]
-# And what they import only for some calls.
+# And modules that they import for some calls only.
 WHEEL = {*PACKAGES, "torch_xla", "_XLAC", "torch._dynamo", "torch._inductor"}
 
 
@@ -85,7 +85,7 @@ def test_dynamo_is_imported_when_it_is_used(first: str) -> None:
 
 @pytest.mark.parametrize("device", ["meta", "xla"])
 def test_dynamo_is_imported_where_a_mode_is_active(device: str) -> None:
-    """Importing dynamo computes with tensors; PyTorch alone fails."""
+    """Importing dynamo computes with tensors, which fails in PyTorch itself if a mode is active."""
     code = (
         "import torch, torch_xla\n"
         f"with torch.device('{device}'):\n"
@@ -152,14 +152,14 @@ def test_inductor_is_imported_by_the_first_compilation(first: str) -> None:
 
 
 def run(code: str) -> list[str]:
-    """Runs it in a process that has imported torch (BUILD), and nothing of this wheel."""
+    """Runs code in a process that has imported torch (BUILD), but not this wheel."""
     result = run_script(f"import sys\nassert not {WHEEL} & sys.modules.keys()\n{code}")
     assert result.returncode == 0, result.stderr
     return result.stdout.splitlines()
 
 
 def test_a_checkout_does_not_hide_the_wheel() -> None:
-    """Python looks first into the folder that it runs in, and a checkout has a torch_xla_ext/."""
+    """Python searches its working folder first, and a checkout has a folder torch_xla_ext/."""
     assert Path("torch_xla_ext/python/torch_xla_ext/__init__.py").exists()
     installed = [importlib.util.find_spec(name).origin for name in PACKAGES]
     code = (
@@ -236,7 +236,7 @@ def test_a_tensor_can_be_computed_on_the_cpu() -> None:
 
 
 def test_import_where_torch_has_cuda() -> None:
-    """Upstream then loads no stand-ins of torch's CUDA functions, and lacks one in torch 2.8.0."""
+    """Upstream then loads no stand-ins for torch's CUDA functions; torch 2.8.0 lacks one."""
     code = (
         "import ctypes, torch\n"
         "torch.cuda.is_available = lambda: True\n"

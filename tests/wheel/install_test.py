@@ -1,4 +1,4 @@
-"""pip installs the wheel beside torch, finds it consistent, and removes all of it."""
+"""pip installs the wheel beside torch, `pip check` finds no conflict, and pip removes all of it."""
 
 import os
 import subprocess

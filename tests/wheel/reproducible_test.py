@@ -1,4 +1,4 @@
-"""The wheel is the same, byte by byte, when it is built again elsewhere."""
+"""A wheel that is built again elsewhere is the same, byte by byte."""
 
 import filecmp
 import os

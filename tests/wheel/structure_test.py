@@ -1,4 +1,4 @@
-"""The wheel has the structure of a wheel, and its metadata is true."""
+"""The wheel has the structure of a wheel, and its metadata is right."""
 
 import base64
 import csv
@@ -128,7 +128,7 @@ def test_licenses_of_all_parts() -> None:
     assert licenses["torch_xla/LICENSE"] == upstream.read(upstream_license)
     assert licenses["torch_xla_ext/LICENSE"] == Path("LICENSE").read_bytes()
     assert b"Apache License" in licenses["openxla/LICENSE"]  # of the headers in include/xla
-    # libcudart_static is in the front, so NVIDIA's terms come along.
+    # libcudart_static is in the front library, so NVIDIA's license is needed.
     assert b"NVIDIA" in licenses["nvidia_cuda_runtime/License.txt"]
     assert {n for n in FILES if "/licenses/" in n} == {f"{DIST_INFO}/licenses/{n}" for n in listed}
 

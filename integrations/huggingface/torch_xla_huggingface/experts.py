@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch_xla_ext import ops
 from torch_xla_huggingface import moe
 
-# For each class of experts, the forward without reads, by transformers' own forward.
+# Maps the forward function of each class of experts to its replacement without reads.
 _loops: dict[FunctionType, FunctionType] = {}
 
 

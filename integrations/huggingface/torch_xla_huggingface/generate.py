@@ -327,8 +327,8 @@ class _Forward:
         cache: GenerationCache = inputs.pop(_CACHE)
         tensors = {k: v for k, v in inputs.items() if isinstance(v, torch.Tensor)}
         options = {k: v for k, v in inputs.items() if not isinstance(v, torch.Tensor)}
-        # 5.24 passes no positions, and no mask if all tokens are attended: those with padding would
-        # need other programs.
+        # 5.24 passes no positions, and no mask if all tokens are attended. Make both, because calls
+        # with padding would otherwise need separate programs.
         given, mask = tensors.pop("cache_position", None), tensors.pop("attention_mask", None)
         first, (batch, count) = cache.length, tensors["input_ids"].shape
         if mask is None and self._takes_mask:
@@ -408,8 +408,8 @@ class _Forward:
         shapes = [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
         key = (*shapes, cache.size, not cache.tensors)
         if key not in self._steps:
-            # A trace takes the time of a hundred tokens, and `step` below depends on nothing else,
-            # so it is not verified.
+            # Not verified after call 2: `step` depends only on its arguments, and a trace takes as
+            # long as a hundred tokens.
             self._steps[key] = torch_xla_ext.capture(step, verify=2, as_compiling=True)
             while len(self._steps) > _MAX_STEPS:
                 self._steps.popitem(last=False)

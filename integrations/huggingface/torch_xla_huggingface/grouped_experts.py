@@ -279,7 +279,7 @@ class _Routing:
 
     def __init__(self, choices: Tensor, num_classes: int, skips_last: bool) -> None:
         if choices.dim() != 2:
-            raise Unknown("choices that are not of tokens")
+            raise Unknown("choices that are not [num_tokens, top_k]")
         self.choices = choices
         self.num_classes = num_classes
         self.skips_last = skips_last
@@ -305,7 +305,7 @@ class _Routing:
         if not added:
             return
         if [value.expert for value in added] != list(range(len(added))):
-            raise Unknown("some of the experts")
+            raise Unknown("a loop that skips experts")
         found = _SortedRows(self.choices, len(added)).of_tokens(added)
         if len(added) < self.num_classes:
             found = torch.where((self.choices < len(added))[..., None], found, 0)
@@ -333,7 +333,7 @@ class _SortedRows:
         """Return the experts' results for each choice, [num_tokens, top_k, width]."""
         rows = self._evaluate(values)
         if rows.dim() != 2:
-            raise Unknown("a result whose first dimension is not the rows")
+            raise Unknown("a result that is not [num_rows, width]")
         return ops.gather_rows(rows, self._position, self.order).unflatten(0, (-1, self.top_k))
 
     def gather(self, tensor: Tensor, index: Tensor) -> Tensor:
@@ -385,7 +385,7 @@ class _SortedRows:
         if not isinstance(first, Tensor):
             return column.shared()
         if first.dim() >= dim:
-            raise Unknown("an operand with several dimensions")
+            raise Unknown("an elementwise operand with too many dimensions")
         return first if column.is_shared() else self._of_rows(column)
 
     def _of_rows(self, column: _Column) -> Tensor:

@@ -28,8 +28,8 @@ _log = logging.getLogger("torch_xla_ext.moe")
 _CALLED = {"where", "one_hot", "index_add_"}
 _MARK = "_torch_xla_ext_moe"
 
-# Functions whose experts differ from each other or mix rows; and functions whose use of the indices
-# is not supported.
+# _masked: functions whose experts differ from each other or mix rows. _slow: functions whose use of
+# the indices is not supported.
 _masked: set[FunctionType] = set()
 _slow: set[FunctionType] = set()
 # Functions whose one-hot choices have one class more than there are experts. No token has this

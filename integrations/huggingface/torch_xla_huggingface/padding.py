@@ -1,12 +1,12 @@
 """Look for padding in a batch with fewer reads from the device, for which the host waits.
 
-Attention without a mask is faster, so transformers reads in each forward pass whether a padding
-mask is all ones, transformers 5 twice if it is not. Here a mask's values are read once. Once a mask
-has padding, later masks of the same shape are not read, but used: the result is right for each of
-them.
+Attention without a mask is faster. So in each forward pass, transformers reads whether a padding
+mask is all ones; transformers 5 reads a mask with padding twice. Here each mask is read at most
+once. After a mask with padding, later masks of the same shape are used without reading them, which
+is right for any mask.
 
-Without a mask, some models read whether to warn that there is padding. Here each model does so for
-its first batch.
+Without a mask, some models read tokens to decide whether to warn about padding. Here each model
+does so only for its first batch.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
             )
         if attn_type != AttentionType.DECODER:
             raise UnsupportedError(
-                "vllm-xla-gpu does not support attention to the tokens that follow "
-                f"({attn_type}); serve a decoder-only model"
+                "vllm-xla-gpu does not support non-causal attention ({attn_type}); serve a "
+                "decoder-only model"
             )
         super().__init__(
             num_heads,

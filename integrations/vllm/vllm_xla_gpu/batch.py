@@ -19,7 +19,7 @@ _MOST_DECODED = 64  # tokens; a step of more takes longer than reading the weigh
 
 
 # Sizes between powers of two, in eighths of the smaller one. Most are for steps with one to three
-# prompts of some hundreds of tokens and a token of each other sequence.
+# prompts of several hundred tokens and a token of each other sequence.
 _EIGHTHS = {256: (9, 12), 512: (9, 10, 12, 14), 1024: (9, 10, 12, 14), 2048: (9, 12)}
 
 

@@ -234,7 +234,7 @@ def check_arguments(arguments: EngineArgs, environ: Mapping[str, str]) -> None:
         if count != "1":
             raise UnsupportedError(
                 f"WORLD_SIZE={count}: this process is one of several. For one engine in all of "
-                f"them, set {launcher}; for an engine in this one alone, remove WORLD_SIZE and "
+                f"them, set {launcher}; for an engine in only this process, remove WORLD_SIZE and "
                 "RANK from the environment"
             )
         return

@@ -27,10 +27,10 @@ def step_options(
 ) -> contextlib.AbstractContextManager[None]:
     """In a block, compile steps with XLA options that shorten the start of an engine.
 
-    For each matmul, XLA:GPU compiles Triton kernels, and times them beside cuBLASLt's. This pays
-    for memory-bound matmuls. Timing only cuBLASLt's kernels takes less than a second for a step:
-    the logits of a step then take 0.5 ms, instead of 0.95 ms with cuBLASLt's default. In fp8,
-    timing Triton kernels took two seconds or more for each matmul on an H200.
+    For each matmul, XLA:GPU compiles Triton kernels, and times them beside cuBLASLt's. This is
+    worthwhile for memory-bound matmuls. Timing only cuBLASLt's kernels takes less than a second for
+    a step: the logits of a step then take 0.5 ms, instead of 0.95 ms with cuBLASLt's default. In
+    fp8, timing Triton kernels took two seconds or more for each matmul on an H200.
 
     On several devices, each all-reduce would end a CUDA graph, and a step would have more than 60
     graphs.

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from vllm_xla_gpu.steps import StartedStep
 
-# On several devices, a step takes less time than the host needs from receiving a step's tokens to
-# starting the step after the next.
+# On several devices, a step may end before the host has received the previous step's tokens and
+# started another step. So three steps are in flight.
 _STEPS_IN_FLIGHT, _STEPS_IN_FLIGHT_OF_SEVERAL = 2, 3
 # While sequences generate and at most this many prompts wait, a step takes this many tokens, or one
 # prompt.
@@ -54,7 +54,7 @@ class _TimedStep:
 class XlaGpuExecutor(UniProcExecutor):
     def _init_executor(self) -> None:
         self._clock = StepClock()
-        # The worker takes the size for its own devices, and leaves 1.
+        # Read the size now, because the worker later sets it to 1.
         self._has_several = self.parallel_config.tensor_parallel_size > 1
         super()._init_executor()
 
@@ -116,7 +116,8 @@ class XlaGpuScheduler(AsyncScheduler):
 
     def add_request(self, request: Request) -> None:
         if processes.are_several() and request.use_structured_output:
-            # A thread compiles its grammar, which must be ready at the same step in each process.
+            # Wait for the thread that compiles the grammar, which must be ready at the same step in
+            # each process.
             concurrent.futures.wait([request.structured_output_request._grammar])
         super().add_request(request)
         self._added += (request,)
@@ -141,7 +142,7 @@ class XlaGpuScheduler(AsyncScheduler):
             return output
         self.max_num_scheduled_tokens = self._step_limit()
         output = super().schedule()
-        # The engine drops an output that is empty.
+        # Pass these on with the next output, because the engine drops an empty one.
         finished = self._finished_later | output.finished_req_ids
         if output.total_num_scheduled_tokens:
             output.finished_req_ids, finished = set(finished), frozenset()
@@ -188,7 +189,8 @@ class XlaGpuScheduler(AsyncScheduler):
             if nothing_follows:
                 request.num_output_placeholders = 0
             elif request.num_output_tokens + request.num_output_placeholders >= request.max_tokens:
-                # The last token needs no further step, for which the next request would wait.
+                # No step follows the last token; with a placeholder, the next request would wait
+                # for one.
                 request.num_output_placeholders -= 1
 
     def _update_request_with_output(

@@ -1,4 +1,4 @@
-"""Linear layers whose weights and inputs are rounded to float8_e4m3fn, with scales, as in vLLM."""
+"""Linear layers that round weights and inputs to float8_e4m3fn, with scales, as in vLLM."""
 
 import torch
 from torch_xla import runtime as xr
@@ -58,7 +58,7 @@ def linear(
 def _linear_of_blocks(
     x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return the product of `x`, [num_tokens, in_features], by `scaled_grouped_linear`."""
+    """Return the product of `x`, [num_tokens, in_features], with `scaled_grouped_linear`."""
     numbers, scale = ops.quantize_inputs(x, weight_scale.shape[1])
     ranges = torch.tensor([[0, x.shape[0]]], dtype=torch.int32, device=x.device)
     result = ops.scaled_grouped_linear(

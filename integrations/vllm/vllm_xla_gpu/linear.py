@@ -15,7 +15,7 @@ LEAST_COLUMNS = 1024
 
 @functools.cache
 def _most_columns() -> float:
-    """Return up to how many columns the kernels for few rows are faster than XLA's matmuls.
+    """Return the number of columns up to which the kernels for few rows are faster than XLA's.
 
     On an H100 both are limited by the memory. XLA's matmuls use more of an H200's bandwidth, unless
     there are so few columns that XLA divides the sums.

@@ -69,7 +69,7 @@ class Adapters(PunicaWrapperBase):
         if isinstance(y, PendingSum):
             ((a,), (b,)) = lora_a_stacked, lora_b_stacked
             return y.plus(products, a.flatten(0, 2), _side_by_side(b), self._is_own(a))
-        # Some models' adapters have one A for all slices.
+        # Some models' adapters have a single A for all slices.
         of_slices = lora_a_stacked * (len(lora_b_stacked) // len(lora_a_stacked))
         added = [
             products(x, a.flatten(0, 2), _side_by_side(b), self._is_own(a))
@@ -137,8 +137,8 @@ class _Writer:
         self._manager, self._devices = manager, devices
         self._activate = manager.activate_adapter
         self._layers = list(manager.modules.values())
-        # The matrices that set_lora writes to. On several devices there may be more, for their
-        # parts.
+        # The matrices to which set_lora writes. On several devices there may be more of them, for
+        # the devices' shards.
         self._slots = [
             [torch.empty(1, *stack.shape[1:], dtype=stack.dtype, device="meta") for stack in part]
             for layer in self._layers

@@ -68,7 +68,7 @@ def room_for(size: int, device: torch.device, most: int) -> int:
 
 def gpu_memory() -> int:
     """Return the bytes of this process's smallest GPU, from NVIDIA's driver."""
-    # One, if the host has several processes.
+    # A single GPU if the host has several processes.
     numbers = client_create_options(os.environ).get("visible_devices")
     return min(map(driver.total_memory, numbers or range(driver.device_count())))
 
@@ -80,7 +80,7 @@ class DeviceMemory:
     device: str
     limit: int
     peak: int
-    # The caches' bytes if they do not follow from the other two.
+    # The caches' bytes, unless they follow from the limit and the peak.
     cache: int | None = None
 
     @classmethod

@@ -45,8 +45,8 @@ class XlaGpuMla(AttentionImpl):
         self.latent_dim = kv_lora_rank
         self.head_dims = [qk_nope_head_dim, v_head_dim]
         self.kv_b_proj = kv_b_proj
-        # Marks queries as divided by heads, if there are several devices: an operator needs a
-        # divided operand, and the cache is not divided.
+        # Marks queries as divided by heads, if there are several devices. An operator is divided
+        # only if an operand is, and the cache is not.
         self.divide_heads: Callable[[torch.Tensor], torch.Tensor] = lambda query: query
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:

@@ -79,7 +79,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
             devices: the devices that share the model, if there are several.
         """
         super().__init__(vllm_config, device)
-        # Otherwise vLLM would make masks that no program here reads.
+        # Otherwise vLLM would make masks that no program of this runner reads.
         self.input_batch.device = torch.device("cpu")
         self.start = start
         self._devices = devices
@@ -122,9 +122,9 @@ class XlaGpuModelRunner(WarmedUpRunner):
         self, function: Callable[..., Any], sizes: Iterable[int]
     ) -> dict[int, CapturedStep]:
         """Return the function, captured for each size, which is its first argument."""
-        # vLLM's code reads attributes that change from step to step, and that no model uses, so
-        # Python's state is not compared. Starting a program on several devices takes longer than
-        # the rest of the host's work for a step.
+        # Python state is not compared, because vLLM's code reads attributes that change from step
+        # to step and that no model uses. On several devices, another thread starts the program,
+        # because that takes longer than the rest of the host's work for a step.
         return {
             size: torch_xla_ext.capture(
                 functools.partial(function, size),
@@ -153,7 +153,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         """Load the model as vLLM's loaders do, after a check of its size."""
         loader = get_model_loader(self.load_config)
         is_streamed = self._streams_weights()
-        # One device may lack room for weights that several share.
+        # A single device may lack room for weights that several devices share.
         on_host = is_streamed or self._devices is not None
         device = torch.device("cpu") if on_host else self.device
         # vLLM caches the layers of earlier engines by a key that lacks some of their settings.
@@ -168,7 +168,8 @@ class XlaGpuModelRunner(WarmedUpRunner):
                 from vllm_xla_gpu import quantized  # which imports compressed_tensors
 
                 quantized.check(model, self._count)
-            # Nothing has been allocated so far: torch_xla, or the host, allocates on first use.
+            # So far nothing has been allocated, because torch_xla and the host allocate memory on
+            # first use.
             if self._devices is None:
                 tensors = (*model.parameters(), *model.buffers())
                 self.weights = sum(tensor.nbytes for tensor in tensors)
@@ -272,7 +273,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
             empty = torch.zeros(num_seqs, logits.shape[1], dtype=logits.dtype)
             self._logits[num_seqs] = self._placed(empty, dim=1)
 
-    # What is captured.
+    # The captured functions.
 
     def _received(self, packed: torch.Tensor) -> torch.Tensor:
         """Copy an argument outside of CUDA graphs, because its address differs in each step."""
@@ -436,7 +437,7 @@ class XlaGpuModelRunner(WarmedUpRunner):
         logits = self._logits[shape.num_seqs]
         has_grammar = scheduler_output.grammar_bitmask is not None
         if has_grammar:
-            # vLLM's code uses the request's index in the queue as the row of its mask.
+            # vLLM's code takes the request's index in the queue for the row of its mask.
             numbers = scheduler_output.structured_output_request_ids
             rows = {req_id: row for row, req_id in enumerate(sorted(numbers, key=numbers.get))}
             required, mask, bits = self.prepare_structured_decoding_input(

@@ -76,7 +76,7 @@ def divide_layer(layer: FusedMoE, count: int) -> None:
     layer.gate_rows = 1 if layer.activation == "swigluoai" else inner  # 1: they alternate
     is_in_turn = divides and count > 1 and layer.gate_rows == inner
     if is_in_turn:
-        # Each device has both of its part of the inner width.
+        # Each device has the gate's and up's rows of its part of the inner width.
         layer.gate_rows = inner // count
         both_bias, both_scale = (
             None if tensor is None else torch.cat(shards_in_turn(tensor, count), dim=1)

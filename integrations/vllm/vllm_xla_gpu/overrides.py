@@ -97,9 +97,10 @@ def _check_arguments(create: Callable) -> Callable:
 
 @_replaces("start", "vllm.model_executor.models.registry", "_run_in_subprocess")
 def _inspect_here(_: Callable) -> Callable:
-    """Import a model's class in this process; vLLM uses another process, because of CUDA.
+    """Import a model's class in this process.
 
-    CUDA is not initialized here, and another process would take some ten seconds.
+    vLLM uses another process, so that CUDA stays uninitialized in this one. CUDA is not
+    initialized here, and another process would take some ten seconds.
     """
     return lambda inspect: inspect()
 
@@ -123,7 +124,7 @@ def _keep_float32(resolve: Callable) -> Callable:
 
 @_replaces("engine", "vllm.v1.engine.async_llm", "AsyncLLM.shutdown")
 def _end_requests(shutdown: Callable) -> Callable:
-    """End incomplete requests with an error, because their clients would wait for ever."""
+    """End incomplete requests with an error, because their clients would wait forever."""
     from vllm_xla_gpu.shutdown import end_requests
 
     return functools.partialmethod(end_requests, shutdown)
@@ -205,7 +206,7 @@ def _defer_gemma_norm(forward: Callable) -> Callable:
 
 @_replaces("runner", "vllm.model_executor.layers.linear", "QKVParallelLinear.forward")
 def _keep_columns(forward: Callable) -> Callable:
-    """Keep queries, keys and values together, as on several devices."""
+    """Keep queries, keys and values in one tensor, as on several devices."""
     from vllm_xla_gpu.deferred import ShardedColumns
 
     def forward_of_columns(layer: torch.nn.Module, x: torch.Tensor) -> object:

@@ -101,8 +101,9 @@ class XlaGpuPlatform(TpuPlatform):
             parallel.distributed_executor_backend = XlaGpuExecutor
         vllm_config.scheduler_config.scheduler_cls = XlaGpuScheduler
         if vllm_config.lora_config is not None:
-            # Adapters have linear layers only. Rows for more tokens would be computed, and several
-            # devices would have to exchange logits when they are cut off.
+            # Adapters add no tokens, because they have linear layers only. Logits of additional
+            # tokens would be computed, and cutting them off would make several devices exchange
+            # logits.
             vllm_config.lora_config.lora_extra_vocab_size = 0
         # The runner captures whole steps.
         compilation = vllm_config.compilation_config

@@ -24,7 +24,7 @@ def platform_class() -> str | None:
 
 
 def general() -> None:
-    """Install the replacements; vLLM calls this before it looks at a model."""
+    """Install the replacements; vLLM calls this before it reads a model's configuration."""
     if _is_chosen():
         overrides.apply("start")
 

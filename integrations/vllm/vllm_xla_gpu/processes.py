@@ -2,7 +2,7 @@
 
 Each process runs the whole engine, and XLA divides its programs among the devices of all of them.
 So all processes must start the same programs with the same data; otherwise devices would wait for
-each other for ever, or compute with another step's data. Therefore the processes compare each step
+each other forever, or compute with another step's data. Therefore the processes compare each step
 before they start it.
 """
 
@@ -61,7 +61,7 @@ def are_several() -> bool:
 def join() -> None:
     """Wait for the other processes, and create torch.distributed's group with all of them.
 
-    vLLM would create a group with this process alone.
+    vLLM would create a group with only this process.
     """
     processes = Processes.from_environ(os.environ)
     if distributed.is_initialized():
@@ -92,7 +92,8 @@ class Peers:
         self._rank, self.count = rank, count
         self._store, self._timeout = store, timeout
         self._step = 0
-        # On rank 0: keys that all have read, and keys that all will have read in the next step.
+        # On rank 0: keys that all processes have read, and keys that all will have read in the next
+        # step.
         self._read: list[str] = []
         self._written: list[str] = []
         self._noted = hashlib.blake2b(digest_size=8)
@@ -112,7 +113,7 @@ class Peers:
         """Return the values that all processes pass in the same call, by rank.
 
         Raises:
-            ProcessesError: a process has ended, or has not made the call in time.
+            ProcessesError: a process has exited, or has not made the call in time.
         """
         self._step += 1
         of_ranks = [f"{self._step}/{rank}" for rank in range(self.count)]
@@ -208,7 +209,7 @@ class Peers:
                 return None
             if ended:
                 raise ProcessesError(
-                    f"rank {_listed(ended)} has ended, and the engine needs all {self.count} "
+                    f"rank {_listed(ended)} has exited, but the engine needs all {self.count} "
                     "processes; read that process's output"
                 )
             if time.monotonic() - begin > self._timeout:

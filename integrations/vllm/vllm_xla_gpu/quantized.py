@@ -49,8 +49,8 @@ class Fp8LinearMethod(of_vllm.Fp8LinearMethod):
             _keep(layer, layer.weight.data, _of_outputs(layer), _of_inputs(layer))
             return
         weight = layer.weight.data
-        # On the host, because XLA:GPU does not round quotients exactly, which changes 3% of the
-        # weights.
+        # Divide on the host, because XLA:GPU does not round quotients exactly, which would change
+        # 3% of the weights.
         scale = fp8.scale_of(weight.abs().amax().cpu())
         rounded = fp8.quantized(weight, scale)
         _keep(layer, rounded, scale.to(weight.device).expand(len(weight)), None)
@@ -161,7 +161,7 @@ def _keep_experts(layer: FusedMoE) -> None:
 
 
 def _of_outputs(layer: LinearBase) -> torch.Tensor:
-    """Return a scale for each output feature, from the scales of the layer or its parts."""
+    """Return one scale per output feature, from the scales of the layer or its parts."""
     scale = layer.weight_scale.data
     if scale.dim() == 2:
         return scale[:, 0]
@@ -217,7 +217,7 @@ def _can_divide(layer: nn.Module, method: object, num_devices: int) -> bool:
 def check(model: nn.Module, num_devices: int) -> None:
     """Raise UnsupportedError for a layer that vLLM's CUDA operators would compute.
 
-    Also for a layer whose scaled blocks the devices cannot divide among them.
+    Also raise it for a layer whose scaled blocks cannot be divided among the devices.
     """
     for layer in model.modules():
         if not isinstance(layer, LinearBase | FusedMoE):
@@ -238,7 +238,7 @@ def check(model: nn.Module, num_devices: int) -> None:
             what = type(method).__name__
         name = layer.layer_name if isinstance(layer, FusedMoE) else layer.prefix
         raise UnsupportedError(
-            f"vllm-xla-gpu does not support weights with {what} ({name}); serve a "
-            "checkpoint in fp8 with a scale of each weight, output feature or block of 128 x 128, "
-            "or one of bfloat16"
+            f"vllm-xla-gpu does not support weights with {what} ({name}); serve a checkpoint in "
+            "fp8 with one scale per weight, output feature or block of 128 x 128, or one in "
+            "bfloat16"
         )

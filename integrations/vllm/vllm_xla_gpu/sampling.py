@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _WORD = 0xFFFFFFFF
 # The number of random bits in a uniform float32 below 1.
 _UNIFORM_BITS = 23
-# Lower temperatures mean the best token.
+# A lower temperature selects the best token.
 _LEAST_TEMPERATURE = 1e-5
-# Columns of the result of `pack_params`: three of float32, top_k, and a key's two words.
+# The columns of `pack_params`' result: these float32 numbers, top_k, and the two words of a key.
 _FLOATS = ("temperature", "min_p", "top_p")
 NUM_PARAMS = 6
 

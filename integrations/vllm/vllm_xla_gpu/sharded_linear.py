@@ -12,7 +12,7 @@ from vllm_xla_gpu.linear import linear
 
 
 class ShardedLinear(nn.Module):
-    """A weight and bias, or some rows of a layer's, which the devices shard along `dim`.
+    """A layer's weight and bias, or some of their rows, which the devices shard along `dim`.
 
     Attributes:
         dim: the dimension; None if each device needs the whole weight.
@@ -54,7 +54,7 @@ class ColumnsMethod(LinearMethodBase):
     """
 
     def __init__(self, widths: Sequence[int], count: int) -> None:
-        """Initialize from the numbers of columns, and of devices, by which they can be divided."""
+        """Initialize from the weights' numbers of columns; `count` devices must divide each."""
         self._count = count
         self._widths = [width // count for width in widths]
 

@@ -1,6 +1,6 @@
 """End incomplete requests with an error when the engine stops.
 
-In vLLM they wait for ever, and with them `vllm serve`, which waits for their connections to close.
+In vLLM they wait forever, and with them `vllm serve`, which waits for their connections to close.
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ class Devices:
     def _place_adapters(self, layer: BaseLinearLayerWithLoRA) -> None:
         base = layer.base_layer
         if isinstance(base, QKVParallelLinear | MergedColumnParallelLinear):
-            # Some models' adapters have one matrix for all the parts.
+            # Some models' adapters have a single matrix for all parts.
             (whole, *_) = layer.lora_b_stacked
             if len(layer.lora_b_stacked) == 1:
                 layer.lora_b_stacked = whole.split(base.output_sizes, dim=2)
@@ -382,7 +382,7 @@ def _divided_dimension(module: nn.Module) -> int | None:
         return module.dim
     if isinstance(module, ColumnParallelLinear | VocabParallelEmbedding):
         return 0
-    # For experts only the size matters: moe.divide removes their weights.
+    # For experts this only affects sizes, because moe.divide removes their weights.
     return 1 if isinstance(module, RowParallelLinear | FusedMoE) else None
 
 
@@ -474,9 +474,9 @@ def _are_by_device(sizes: Sequence[int], count: int) -> bool:
 
 
 def _parts(tensor: torch.Tensor, sizes: Sequence[int], count: int) -> list[torch.Tensor]:
-    """Return the rows in order of devices: of each, its part of each of the sizes.
+    """Return the rows in order of devices: for each device, its part of each of the sizes.
 
-    As many tensors as sizes, if a device cannot have an equal part of each.
+    Return one tensor per size if they cannot be divided equally among the devices.
     """
     parts = list(tensor.split(list(sizes)))
     if not _are_by_device(sizes, count):

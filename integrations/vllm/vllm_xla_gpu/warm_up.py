@@ -63,7 +63,7 @@ class WarmedUpRunner(TPUModelRunner, abc.ABC):
 
     @abc.abstractmethod
     def _shape(self, num_tokens: int) -> BatchShape:
-        """Return the shape of a batch with so many tokens."""
+        """Return the shape of a batch with this many tokens."""
 
     @abc.abstractmethod
     def _run_model(self, num_tokens: int, packed: torch.Tensor) -> object:
@@ -132,7 +132,7 @@ class WarmedUpRunner(TPUModelRunner, abc.ABC):
         self._update_num_xla_graphs("all programs")
 
     def _tuning_threads(self) -> int | None:
-        """Limit the threads to the copies of the largest weight that fit beside the caches."""
+        """Limit the threads, each of which needs a copy of the largest weight beside the caches."""
         count = self._devices.count if self._devices is not None else 1
         largest = max(weight.nbytes for weight in self.model.state_dict().values()) // count
         most = threads() or len(os.sched_getaffinity(0))
@@ -144,7 +144,7 @@ class WarmedUpRunner(TPUModelRunner, abc.ABC):
                 self._run[num_tokens].prepare(self._empty_batch(num_tokens))
 
     def _record_graphs(self) -> None:
-        """Run all steps until each has its CUDA graph, or requests would wait for that.
+        """Run all steps until each has its CUDA graph; otherwise requests would wait for that.
 
         XLA:GPU drops all graphs when it compiles a program. It records one when its program runs
         for the second time after that.

@@ -1,8 +1,8 @@
 """A model's weights on their way from the files to the devices.
 
-A host may have less memory than a model has weights. So the weights of each layer go to the devices
-when all of them have been read, and their memory on the host is free then. Before, they take none:
-the system gives memory to a weight when it is written.
+A host may have less memory than a model's weights need. So each layer's weights are sent to the
+devices once all of them have been read, and their host memory is freed. Before they are read, they
+take no memory, because the operating system allocates it when a weight is written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from vllm_xla_gpu.tensor_parallel import Devices
 
 _MOST_THREADS = 8
-# How many bytes may be on their way at once: a part of the free memory, between these limits.
+# The number of bytes that may be on their way at once: a part of the free memory, within limits.
 _WAITING_PART, _LEAST_WAITING, _MOST_WAITING = 1 / 16, 2**29, 2**33
 
 # A part of a weight: the shards of the devices and along which dimension, or the whole and None.
@@ -48,11 +48,11 @@ class Placement:
     """Brings a layer's weights to the devices, in the form in which they are used."""
 
     def __init__(self, device: torch.device, devices: Devices | None) -> None:
-        """Take the device, and those that share the model if they are several."""
+        """Initialize for a device, or for the devices that share the model."""
         self._device, self._devices = device, devices
 
     def arrange(self, layer: nn.Module) -> Sequence[nn.Module]:
-        """Process a layer whose weights have been read, and return what has a `weight` then."""
+        """Process a layer whose weights have been read; return the modules that hold weights."""
         process_layer(layer)
         if not isinstance(layer, FusedMoE):
             return [layer]
@@ -60,7 +60,7 @@ class Placement:
         return list(layer.sharded)
 
     def parts(self, layer: nn.Module) -> list[Part]:
-        """Return the parts that the layer's weight has on the devices; in any thread."""
+        """Return the parts of the layer's weight on the devices. May be called in any thread."""
         if self._devices is None:
             return [([layer.weight.data], None)]
         return self._devices.parts(layer)
@@ -77,8 +77,9 @@ class _Layer:
 
     Attributes:
         module: the layer.
-        left, unbegun: how many values of each weight have not been read, and have not begun to be.
-        is_arranged: whether it has been changed, so that no more can be read.
+        left, unbegun: for each weight, how many values are not read yet, and for how many reading
+            has not begun.
+        is_arranged: whether the layer has been changed, so that no more weights can be read.
     """
 
     def __init__(self, module: nn.Module, weights: Iterable[nn.Parameter]) -> None:
@@ -102,8 +103,8 @@ class WeightStream:
     return before they have run.
 
     Attributes:
-        sent: the parts of weights that are on the devices. The weights themselves have neither
-            values nor memory then.
+        sent: the parts of weights that are on the devices. The weights themselves then have neither
+            values nor memory.
         arranged: the layers that `Placement.arrange` has changed.
     """
 
@@ -118,7 +119,8 @@ class WeightStream:
             initializer=torch.set_grad_enabled,
             initargs=(False,),
         )
-        # Tasks of threads, how many bytes wait for each, and the function that receives its result.
+        # The threads' tasks: for each, its bytes in transit, and the function that receives its
+        # result.
         self._tasks: deque[tuple[Future[Any], int, Callable[[Any], None]]] = deque()
         self._waiting = 0  # bytes of them
         free = int(psutil.virtual_memory().available * _WAITING_PART)
@@ -140,7 +142,7 @@ class WeightStream:
         return_success: bool = False,
         **options: object,
     ) -> bool | None:
-        """Replace the weight's loader, which writes values of a file to it, or to a part."""
+        """Replace the weight's loader, which writes values from a file to all or a part of it."""
         if layer.unbegun[weight] <= 0:  # the files have it twice, and the last counts
             self._finish_all()
             self._read_again(layer)
@@ -157,13 +159,13 @@ class WeightStream:
         return True if return_success else None
 
     def _read_again(self, layer: _Layer) -> None:
-        """Forget what has been read of a layer, if it has been sent."""
+        """Forget the values that have been read of a layer, if it has been sent."""
         if not layer.is_read:
             return
         if layer.is_arranged:
             raise UnsupportedError(
-                "the model's files have weights of an expert or of a quantized layer twice; remove "
-                "the files that are not needed"
+                "the model's files contain weights of an expert or of a quantized layer twice; "
+                "remove the duplicate files"
             )
         for weight in layer.left:
             del self.sent[weight]
@@ -185,7 +187,7 @@ class WeightStream:
             return [self._placement.parts(owner) for owner in owners]
 
         def send(parts: list[list[Part]]) -> None:
-            # Here, not in a thread: torch_xla is faster as long as one thread uses it.
+            # Send from this thread, because torch_xla is faster as long as only one thread uses it.
             for weight, its_parts in zip(weights, parts, strict=True):
                 self.sent[weight] = [self._placement.send(part) for part in its_parts]
                 _free(weight)
@@ -196,7 +198,7 @@ class WeightStream:
         """Write all weights without files.
 
         Args:
-            write: writes all parameters and buffers of a module; in any thread.
+            write: writes all parameters and buffers of a module; called in any thread.
         """
         streamed = {weight for layer in self._layers for weight in layer.left}
         tensors = self._model.state_dict(keep_vars=True).values()
@@ -212,7 +214,7 @@ class WeightStream:
         self._waiting += num_bytes
 
     def _finish_some(self) -> None:
-        """Finish what is done, and wait if too much is on its way."""
+        """Pass on the results of finished tasks, and wait while too many bytes are on their way."""
         while self._tasks and (self._waiting > self._most_waiting or self._tasks[0][0].done()):
             self._finish_one()
 
@@ -247,14 +249,14 @@ def _holder(tensors: Iterable[torch.Tensor]) -> nn.Module:
 
 
 def _count(module: nn.Module, weight: torch.Tensor) -> int:
-    """Return the least number of values to read: a padded embedding has rows that no file has."""
+    """Return the number of values in the files: a padded embedding has rows that no file has."""
     return 1 if isinstance(module, VocabParallelEmbedding) else weight.numel()
 
 
 def _streamed(model: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
-    """Yield layers with the weights that go to the devices when they are complete."""
+    """Yield layers, each with the weights that are sent to the devices once all are read."""
     impls = [getattr(module, "impl", None) for module in model.modules()]
-    # The form on the devices needs all weights of these layers.
+    # Not streamed, because their form on the devices depends on the weights of several layers.
     of_latents = {impl.kv_b_proj for impl in impls if isinstance(impl, XlaGpuMla)}
     found: set[torch.Tensor] = set()
     for module in model.modules():
@@ -272,7 +274,7 @@ def _loaded(module: nn.Module) -> list[nn.Parameter]:
         name: p for name, p in module.named_parameters(recurse=False) if hasattr(p, "weight_loader")
     }
     if isinstance(module, FusedMoE):
-        # Files may have more values of an input scale than are used.
+        # Not streamed with input scales, because files may have more of their values than are used.
         return [] if any("input_scale" in name for name in own) else list(own.values())
     if not isinstance(module, LinearBase | VocabParallelEmbedding):
         return []
@@ -281,12 +283,12 @@ def _loaded(module: nn.Module) -> list[nn.Parameter]:
 
 
 def process(model: nn.Module, dtype: torch.dtype, done: set[nn.Module]) -> None:
-    """Call the methods of layers for weights that are loaded.
+    """Call the layers' methods that process loaded weights.
 
     Args:
         model: the model.
-        dtype: of activations.
-        done: layers for which they have been called.
+        dtype: the dtype of activations.
+        done: layers whose methods have already been called.
     """
     for module in model.modules():
         if module not in done:
@@ -297,20 +299,20 @@ def process(model: nn.Module, dtype: torch.dtype, done: set[nn.Module]) -> None:
 
 
 def process_layer(layer: nn.Module) -> None:
-    """Call the layer's method for weights that are loaded."""
+    """Call the layer's method that processes loaded weights."""
     method = getattr(layer, "quant_method", None)
     if isinstance(method, QuantizeMethodBase):
         method.process_weights_after_loading(layer)
 
 
 def random_writer() -> Callable[[nn.Module], object]:
-    """Return the function of load_format="dummy"; vLLM's own takes tensors of devices only."""
+    """Return a writer for load_format="dummy"; vLLM's own accepts only tensors on devices."""
     write = dummy_loader.initialize_dummy_weights
     return _draw if write is weight_utils.initialize_dummy_weights else write
 
 
 def _draw(model: nn.Module, low: float = -1e-3, high: float = 1e-3, seed: int = 1234) -> None:
-    """Write the values of vLLM's function."""
+    """Write the same random values as vLLM's function."""
     for tensor in model.state_dict().values():
         if tensor.is_floating_point():
             generator = torch.Generator().manual_seed(seed)

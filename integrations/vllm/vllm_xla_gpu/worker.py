@@ -64,7 +64,7 @@ class XlaGpuWorker(TPUWorker):
         xm.set_rng_state(self.model_config.seed, self.device)
         self._earlier_peak = memory.allocator_peak(self.device)
         path = os.environ.get("VLLM_XLA_CACHE_PATH")
-        # An engine before this one may have set it.
+        # An earlier engine in this process may have set it.
         if path and not torch_xla._XLAC._xla_computation_cache_is_initialized():
             if self._peers is not None:
                 path = self._peers.program_folder(path)
@@ -96,7 +96,7 @@ class XlaGpuWorker(TPUWorker):
     def take_draft_token_ids(self) -> None:
         """Return None: the scheduler makes drafts."""
 
-    # Methods that the GPU worker has in addition to add_lora.
+    # vLLM's GPU worker has these methods in addition to add_lora.
     def remove_lora(self, lora_id: int) -> bool:
         return self.model_runner.remove_lora(lora_id)
 

@@ -1,4 +1,4 @@
-"""fetch.py against a package index of its own: a folder, or a port that nothing listens on."""
+"""fetch.py against a package index of the test: a folder, or a port that nothing listens on."""
 
 import hashlib
 import subprocess
@@ -34,7 +34,7 @@ def make_wheel(folder: Path, version: str = "1.0") -> str:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is all that pip looks in."""
+    """A folder that is pip's only package index."""
     folder = tmp_path / "index"
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -108,7 +108,7 @@ def test_missing_package(index: Path, tmp_path: Path) -> None:
 def test_no_network(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_release: bool
 ) -> None:
-    """Also where a folder of pip's configuration lists another release."""
+    """The error is the same if a folder of pip's configuration lists another release."""
     index.mkdir()
     if other_release:
         make_wheel(index, version="2.0")

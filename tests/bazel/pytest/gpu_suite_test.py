@@ -1,4 +1,4 @@
-"""gpu_suite.py packs, runs the tests part by part, resumes, and merges; here without a GPU."""
+"""gpu_suite.py packs and runs tests in parts, resumes, and merges results, here without a GPU."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ TESTS = {
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout with these tests."""
+    """A checkout that has the tests above."""
     root = tmp_path / "root"
     for name, text in TESTS.items():
         file = root / name

@@ -93,7 +93,7 @@ DEAD = "import os, signal\n\ndef test_dead():\n    os.kill(os.getpid(), signal.S
 
 
 def run_forked(tmp_path: Path, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs files like SECOND, each in a process of its own."""
+    """Runs test files that are forked, such as SECOND, each in a separate process."""
     (tmp_path / "second_test.py").write_text(SECOND)
     (tmp_path / "third_test.py").write_text(SECOND)
     (tmp_path / "dead_test.py").write_text(DEAD)
@@ -175,7 +175,7 @@ def test_it():
 
 
 def test_the_last_forked_file_takes_its_process_apart(tmp_path: Path) -> None:
-    """The others only do what is asked of the end."""
+    """The processes of other files only join threads and run functions of atexit."""
     (tmp_path / "first_test.py").write_text(ENDS)
     (tmp_path / "last_test.py").write_text(ENDS)
     result = run_forked(tmp_path, "first_test.py", "last_test.py")

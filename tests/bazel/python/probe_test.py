@@ -1,4 +1,4 @@
-"""probe.py: which Pythons will do, and what is said of the others."""
+"""probe.py: which Pythons are accepted, and its sentences on the others."""
 
 import json
 import subprocess

@@ -143,7 +143,7 @@ def test_a_upstream_wheel_without_a_license(spec: assemble.Spec) -> None:
 
 def test_a_file_of_upstream_is_not_replaced_silently(spec: assemble.Spec) -> None:
     files = {"torch_xla/__init__.py": spec.files["torch_xla_ext/__init__.py"]}
-    with pytest.raises(ValueError, match=r"the upstream wheel has torch_xla/__init__\.py already"):
+    with pytest.raises(ValueError, match=r"upstream wheel already contains torch_xla/__init__\.py"):
         assemble.assemble(dataclasses.replace(spec, files=files))
 
 
@@ -169,6 +169,6 @@ def test_the_program_says_why_it_stops(spec: assemble.Spec, tmp_path: Path) -> N
     )
     assert result.returncode == 1
     assert result.stderr == (
-        "cannot assemble the wheel: the upstream wheel has an extra `tpu` already: choose another "
+        "cannot assemble the wheel: the upstream wheel already has an extra `tpu`: choose another "
         "name\n"
     )

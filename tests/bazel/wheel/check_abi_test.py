@@ -1,4 +1,4 @@
-"""check_abi: what it finds in small libraries that stand for the front and the upstream binary."""
+"""check_abi's findings in small libraries that stand for the front and the upstream binary."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def test_a_function_that_the_upstream_binary_does_not_call(tmp_path: Path) -> No
     assert problems(tmp_path, front=FRONT + "void drifted(void) {}\n") == [
         "the front library exports drifted, which the upstream binary calls through no relocation"
     ]
-    # It has the function, but calls are bound within it.
+    # The library has the function, but its own calls are bound to it and cannot be interposed.
     local = UPSTREAM.replace("void replaced(void);", "static void replaced(void) {}")
     assert "exports replaced" in problems(tmp_path, upstream=local)[0]
 

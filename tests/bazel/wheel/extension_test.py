@@ -1,4 +1,4 @@
-"""The wheel of an _XLAC that was built from source has it, and no upstream binary."""
+"""The wheel for an _XLAC that was built from source contains it, and no upstream binary."""
 
 import zipfile
 from pathlib import Path

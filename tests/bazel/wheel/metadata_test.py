@@ -1,4 +1,4 @@
-"""metadata: each edit changes what it says and nothing else."""
+"""metadata: each edit changes the part that it names and nothing else."""
 
 import pytest
 from fakes import ENTRY_POINTS, METADATA, VERSION_PY
@@ -37,12 +37,12 @@ def test_metadata() -> None:
 
 def test_an_extra_of_upstream_is_not_replaced() -> None:
     edits = Edits("2.8.1+x", "", "", [], extras={"tpu": ["other"]})
-    with pytest.raises(ValueError, match="the upstream wheel has an extra `tpu` already"):
+    with pytest.raises(ValueError, match="the upstream wheel already has an extra `tpu`"):
         edit_metadata(METADATA, edits)
 
 
 def test_metadata_that_is_not_understood() -> None:
-    with pytest.raises(ValueError, match="a line that is no header: '  folded'"):
+    with pytest.raises(ValueError, match="a line that is not a header: '  folded'"):
         edit_metadata("Name: x\n  folded\n\n", EDITS)
 
 

@@ -1,4 +1,4 @@
-"""RawZipWriter: what it writes, Python's zipfile reads, and equal contents give equal files."""
+"""Python's zipfile reads RawZipWriter's files, and equal contents give equal files."""
 
 import zipfile
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_a_cut_off_source_is_an_error(tmp_path: Path, source: zipfile.ZipFile) -
     whole = Path(source.filename).read_bytes()
     Path(source.filename).write_bytes(whole[:60])
     with (
-        pytest.raises(ValueError, match=r"source\.zip is truncated inside of large"),
+        pytest.raises(ValueError, match=r"source\.zip is truncated within large"),
         RawZipWriter(tmp_path / "out.zip") as out,
     ):
         out.copy("large", source, source.getinfo("large"))

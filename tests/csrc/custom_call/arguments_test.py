@@ -55,7 +55,7 @@ WRONG: dict[type[Exception], list[tuple[dict[str, object], str]]] = {
         ({"output_shapes": [[2**70]]}, "output_shapes[0] is out of range"),
         (
             {"output_dtypes": [torch.complex32]},
-            "output_dtypes[0] is torch.complex32, which torch_xla has no type for",
+            "output_dtypes[0] is torch.complex32, which torch_xla does not support",
         ),
         (
             {"result_layouts": {1: (0,)}},
@@ -179,7 +179,7 @@ def test_the_wrong_input_is_named(device: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.quint8, torch.float8_e4m3fnuz, torch.uint4])
 def test_dtypes_without_an_xla_type(device: torch.device, dtype: torch.dtype) -> None:
-    with pytest.raises(ValueError, match=f"output_dtypes.0. is {dtype}, which torch_xla has no"):
+    with pytest.raises(ValueError, match=f"output_dtypes.0. is {dtype}, which torch_xla does not"):
         XLAC._xla_gpu_custom_call(**arguments(device, output_dtypes=[dtype]))
 
 

@@ -1,7 +1,7 @@
 """A call's hash covers everything that changes what runs.
 
-Upstream torch_xla 2.8.1 hashes the name of the target alone: the second of two calls that differ
-only in their payload runs the first one's program.
+Upstream torch_xla 2.8.1 hashes only the target's name: the second of two calls that differ only in
+their payload runs the first one's program.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""_xla_custom_call is upstream's function, except for its hash and its errors."""
+"""_xla_custom_call equals upstream's function, except for its hash and its errors."""
 
 import pytest
 import torch

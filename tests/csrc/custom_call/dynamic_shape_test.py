@@ -1,4 +1,4 @@
-"""A kernel is told its shapes when the call is traced: operands of another kind are refused."""
+"""A call's shapes are fixed when it is traced, so operands with dynamic shapes are refused."""
 
 import os
 

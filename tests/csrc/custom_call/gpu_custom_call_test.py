@@ -1,4 +1,4 @@
-"""_xla_gpu_custom_call: what it traces, and what runs."""
+"""_xla_gpu_custom_call: the traced calls, and their results."""
 
 import struct
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def call(
 
 
 def copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Through TestCopy: the elements in the order in which the kernel sees them."""
+    """Returns TestCopy's result: the elements in the order in which the kernel sees them."""
     payload = struct.pack("<q", tensor.numel())
     return call([tensor], payload, [tensor.shape], [tensor.dtype], "TestCopy")[0]
 

@@ -1,6 +1,6 @@
-"""The HLO that calls trace, against goldens: the reference of the front library and of patches/.
+"""The HLO of traced calls equals goldens, which are the same for the front library and patches/.
 
-To write the goldens anew after a change that is meant:
+To update the goldens after an intended change:
 
     UPDATE_GOLDENS=$PWD/tests/csrc/custom_call/goldens ./bazelw test \\
         //tests/csrc/custom_call:custom_call_tests --test_filter=hlo_golden_test \\
@@ -45,7 +45,7 @@ def operand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def narrow() -> torch.Tensor:
-    """int8 to torch, and s4 on the device."""
+    """A tensor that is int8 in torch, and s4 on the device."""
     return XLAC._xla_cast_int4(operand(3, dtype=torch.int8), [1, 2, 3])
 
 

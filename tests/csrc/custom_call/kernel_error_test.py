@@ -1,4 +1,4 @@
-"""Errors at run time arrive as exceptions, and the process lives on."""
+"""Errors at run time arrive as exceptions, and do not end the process."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_failure_is_raised_by_a_synchronous_step(device: torch.device) -> None:
 
 
 def test_values_of_a_failed_program(device: torch.device) -> None:
-    """Each use raises an error, and none hangs; torch.compile's holds the device's lock."""
+    """Each use raises an error, and none hangs; torch.compile's use holds the device's lock."""
     result = failing_call(device)
     with pytest.raises(RuntimeError, match=TEXT):
         torch_xla.sync(wait=True)

@@ -1,6 +1,6 @@
-// A Python module that exposes what no Python API does: the IR node of a custom
-// call, its clone, the result for the upstream binary's own C++ callers, and a
-// tensor's shape as they hold it.
+// A Python module that exposes values without a Python API: the IR node of a
+// custom call, its clone, the result for the upstream binary's own C++ callers,
+// and a tensor's shape as these callers hold it.
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstdint>

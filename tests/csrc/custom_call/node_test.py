@@ -1,4 +1,4 @@
-"""The IR node, and the functions that stand in the upstream binary's place."""
+"""The IR node, and the functions that replace the upstream binary's."""
 
 import ctypes
 import importlib.util
@@ -29,7 +29,7 @@ class DlInfo(ctypes.Structure):
 
 
 def defined_in(library: ctypes.CDLL, symbol: str) -> str:
-    """The path of the library that defines `symbol`, looked up as `library` would."""
+    """The path of the library in which `library` finds `symbol`."""
     info = DlInfo()
     address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p)
     assert ctypes.CDLL(None).dladdr(address, ctypes.byref(info))

@@ -1,7 +1,7 @@
-"""Nodes whose hash, upstream, omits an attribute that the lowering uses: interpose/node_hash.cc.
+"""Nodes whose upstream hash omits an attribute that the lowering uses (interpose/node_hash.cc).
 
-Two programs that differ in the attribute alone run one after the other: their hashes differ, and
-each has the shape and the numbers of its own.
+Two programs that differ only in the attribute run one after the other. Their hashes differ, and
+each gives its own shape and numbers.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def scaled(x: Function, factor: float, interval: int) -> torch.Tensor:
     return torch._amp_update_scale_(x(scale), x(steps), x(found), factor, 0.5, interval)
 
 
-# name: what differs, a function of it, of which the results are compared with the CPU's.
+# By name: a function, and two values of the attribute. Results are compared with the CPU's.
 CASES: dict[str, tuple[Function, tuple[object, object]]] = {
     "celu, alpha": (lambda x, alpha: F.celu(x(X), alpha=alpha), (0.5, 2.0)),
     "elu_backward, alpha": (
@@ -48,7 +48,7 @@ CASES: dict[str, tuple[Function, tuple[object, object]]] = {
         (2, 3),
     ),
     "cat, dtype": (
-        # An empty operand is left out, except for its dtype.
+        # Only the dtype of an empty operand matters.
         lambda x, dtype: torch.cat([x(X[0]), x(torch.empty(0, dtype=dtype))]),
         (torch.float32, torch.float64),
     ),

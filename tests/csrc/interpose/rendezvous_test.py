@@ -19,7 +19,7 @@ torch_xla.launch(work, start_method="fork")
 
 
 def test_the_time_is_set() -> None:
-    """XLA's own is ten seconds, which a busy machine may need."""
+    """XLA's own limit is ten seconds, which a busy machine may exceed."""
     with tempfile.TemporaryFile("w+") as output:
         script = start_script(
             ALONE,

@@ -15,8 +15,8 @@ STUBS = ast.parse(Path("torch_xla_ext/python/_XLAC.pyi").read_text())
 # The start of torch_xla takes it out of the module again: upstream_fixes/root_logger.py.
 REMOVED = {"_root_log_handlers"}
 
-# The binary of upstream finds some of its functions in ours, which is therefore loaded first.
-# Its own initialization then makes the module without what ours adds.
+# The upstream binary finds some of its functions in our library, which is therefore loaded first.
+# The binary's own initialization then makes the module without our additions.
 _UPSTREAM = """
 import ctypes, json, sys, torch
 front, upstream = sys.argv[1:]
@@ -54,7 +54,7 @@ NAMES = declared(STUBS.body)
 
 
 def binary_parameters(function: object) -> list[str]:
-    """The names in the signature that pybind11 writes into the docstring; `arg0`: none."""
+    """The parameters' names in pybind11's docstring, which are `arg0`, … if they have no names."""
     signature = re.match(r"\w+\((.*)\) -> ", function.__doc__)[1]
     return re.findall(r"(?:^|, )(\w+):", signature)
 

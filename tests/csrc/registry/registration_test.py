@@ -1,4 +1,4 @@
-"""_xla_register_custom_call_target: for the CPU too, and without ending the process."""
+"""_xla_register_custom_call_target also registers for the CPU, and its errors are exceptions."""
 
 import pytest
 import torch
@@ -121,7 +121,7 @@ def test_wrong_order_of_arguments() -> None:
 
 @pytest.mark.parametrize("name", ["TopK", "SliceToDynamic", "PadToStatic", "LayoutConstraint"])
 def test_a_name_of_xlas_compiler_is_refused(device: torch.device, name: str) -> None:
-    """XLA takes the call for an operation of its own, and crashes the process."""
+    """XLA would take the call for a built-in operation, and crash the process."""
     x = torch.zeros(4).to(device)
     text = f'"{name}": the name belongs to XLA.*register the kernel under another name'
     with pytest.raises(ValueError, match=text):

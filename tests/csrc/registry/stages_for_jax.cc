@@ -1,5 +1,5 @@
-// What this wheel registers with a plugin, as a C function, so that JAX can
-// register it with its own XLA, which is newer than this wheel's.
+// Exports the functions that this wheel registers with a plugin, so that JAX
+// can register them with its own XLA, which is newer than this wheel's.
 #include <cstddef>
 
 #include "torch_xla_ext/csrc/registry/stages.h"
@@ -7,14 +7,14 @@
 
 extern "C" {
 
-// The handlers are asked for their version with this process's XLA, which they
-// only need for errors.
+// The handlers are asked for their version with this process's XLA API, of
+// which they use only errors.
 const XLA_FFI_Api* XLA_FFI_GetApi() {
   static const XLA_FFI_Api api = {};
   return &api;
 }
 
-// Replaces the handlers by those for a plugin that takes no traits.
+// Replaces the handlers by handlers for a plugin that takes no traits.
 void AdaptForPlugin(void** instantiate, void** execute) {
   torch_xla_ext::TargetFunctions functions;
   functions.instantiate = *instantiate;

@@ -1,6 +1,6 @@
-"""Handlers of XLA FFI 0.1 with a state in the newer XLA of JAX, as they run in a newer plug-in.
+"""Handlers of XLA FFI 0.1 with a state run in JAX's newer XLA, as in a newer plug-in.
 
-Only XLA itself shows whether it reads what the functions of csrc/registry/stages.cc pass to it.
+Only XLA itself can show that it understands the structures from csrc/registry/stages.cc.
 """
 
 import ast

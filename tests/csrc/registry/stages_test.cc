@@ -1,5 +1,5 @@
-// Tests what stands between XLA and the stages of a handler, with a small
-// stand-in for XLA's FFI: version 0.1, and a newer one, as of a plugin.
+// Tests the adapters between XLA and the stages of a handler, with two small
+// stand-ins for XLA's FFI: version 0.1, and a newer version, as in a plugin.
 #include "torch_xla_ext/csrc/registry/stages.h"
 
 #include <cstdint>
@@ -63,7 +63,7 @@ XLA_FFI_Error* SetState(XLA_FFI_State_Set_Args* args) {
   return nullptr;
 }
 
-// Only its size tells which version made a structure.
+// Only the size of a structure shows its version.
 struct SetArgsOfVersion2 {
   size_t struct_size;
   void* extension_start;
@@ -80,7 +80,7 @@ struct StateArgsOfVersion3 {
   void* state;
 };
 
-// As XLA FFI 0.2 does, and as 0.3 and newer do when they take no older ones.
+// Like XLA FFI 0.2; and like 0.3 and newer, when these refuse older structures.
 template <typename Args>
 XLA_FFI_Error* SetStateOfNewerVersion(XLA_FFI_State_Set_Args* args) {
   if (args->struct_size != sizeof(Args)) return new XLA_FFI_Error{"misread"};
@@ -181,8 +181,8 @@ XLA_FFI_Error* Initialize(XLA_FFI_CallFrame* frame) {
   return nullptr;
 }
 
-// A handler that was compiled with newer headers: it says so, and wants more
-// room for what it says.
+// A handler that was compiled with newer headers. It reports this version, and
+// requires a larger structure for its metadata.
 XLA_FFI_Error* NewerInstantiate(XLA_FFI_CallFrame* frame) {
   auto* metadata =
       reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start)
@@ -192,7 +192,7 @@ XLA_FFI_Error* NewerInstantiate(XLA_FFI_CallFrame* frame) {
   return nullptr;
 }
 
-// The same whose type is not registered.
+// The same handler, but its state's type is not registered.
 XLA_FFI_Error* UnregisteredInstantiate(XLA_FFI_CallFrame* frame) {
   XLA_FFI_Error_Create_Args args = {};
   args.message = "Types must be registered before";
@@ -263,7 +263,7 @@ void TestHost() {
   EXPECT((stages == std::vector{XLA_FFI_ExecutionStage_PREPARE,
                                 XLA_FFI_ExecutionStage_INITIALIZE,
                                 XLA_FFI_ExecutionStage_EXECUTE}));
-  // Neither of them is followed by another stage if it fails.
+  // If one of these stages fails, no later stage is called.
   stages.clear();
   prepare_fails = true;
   EXPECT(Call(result.execute, frame) == "prepare fails");
@@ -273,7 +273,7 @@ void TestHost() {
   EXPECT(Contains(Call(result.execute, frame), "must not return a future"));
   EXPECT(stages.size() == 3);
   initialize_is_asynchronous = false;
-  // One of the two.
+  // With one of the two stages.
   functions.prepare = nullptr;
   stages.clear();
   EXPECT(Call(FunctionsForHost("a", functions).execute, frame).empty());
@@ -378,7 +378,7 @@ void TestTraits() {
       Call(result.execute, Frame(&process_api, XLA_FFI_ExecutionStage_EXECUTE))
           .empty());
   EXPECT(stages.size() == 1);
-  // XLA calls the stages before once, not twice.
+  // XLA calls the earlier stages once, not twice.
   functions.prepare = Address(kPrepare);
   stages.clear();
   EXPECT(Call(FunctionsForPlugin("a", functions, false).execute,

@@ -128,7 +128,7 @@ const XLA_FFI_Handler_Bundle* ScaleInStagesHostBundle() {
   return &bundle;
 }
 
-// Like it, but that it is a wrong one.
+// A wrong bundle, without the stage execute.
 const XLA_FFI_Handler_Bundle* NoExecuteHostBundle() {
   static const XLA_FFI_Handler_Bundle bundle = {kInstantiate, nullptr, nullptr,
                                                 nullptr};

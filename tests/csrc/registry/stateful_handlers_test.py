@@ -121,7 +121,7 @@ CAPSULE_NAME = b"xla._CUSTOM_CALL_TARGET"
 
 @pytest.mark.parametrize("given", FORMS)
 def test_stages_of_a_bundle(device: torch.device, counts: Counts, given: str) -> None:
-    """Each stage checks that the one before was called with the same state."""
+    """Each stage checks that the stage before it was called with the same state."""
     bundle = pointer("ScaleInStagesHostBundle")
     names = ("instantiate", "prepare", "initialize", "execute")
     functions = (ctypes.c_void_p * 4).from_address(bundle)
@@ -200,7 +200,7 @@ def test_a_captured_step_runs_all_stages(device: torch.device) -> None:
 
 
 def test_states_are_destroyed_with_their_programs() -> None:
-    """A cache of one program, so that the next one replaces it."""
+    """The cache holds one program, so each program replaces the one before it."""
     script = f"""
 import torch, torch_xla, torch_xla_ext
 import stateful_handlers_test as test
@@ -467,7 +467,7 @@ def test_wrong_registration(
 
 
 def test_a_type_in_jaxs_form_and_again(device: torch.device) -> None:
-    """The type that the fixture registered, with what newer headers make, and for CUDA."""
+    """The fixture's type may be registered again, with newer headers' structure, and for CUDA."""
     form = {
         "type_id": capsule(pointer("ScaleInStagesTypeId")),
         "type_info": capsule(pointer("NewerTypeInfo")),

@@ -1,4 +1,4 @@
-"""torch_xla's eager mode and its messages about executions, as upstream has them."""
+"""torch_xla's eager mode and its messages about executions are upstream's."""
 
 import os
 import subprocess

@@ -1,7 +1,7 @@
-"""A process that is lost is an exception in the others, in a bounded time.
+"""When a process is lost, the others raise an exception within a bounded time.
 
-On the CPU, with XLA's coordinator and a kernel that waits for ever: as one of a GPU does for what
-the lost process was to send.
+The test uses CPUs, XLA's coordinator and a kernel that waits forever, as a collective on a GPU
+waits for data from a lost process.
 """
 
 import json
@@ -19,9 +19,10 @@ import torch
 import torch_xla
 from testing.xla import XLAC, register_host_kernels
 
-# Seconds without a heartbeat, and seconds after which a process ends that nobody could tell.
+# Seconds without a heartbeat until a process counts as lost; and seconds until a process that no
+# exception has reached is ended.
 HEARTBEAT, PATIENCE = 4, 6
-# For what comes besides: on a loaded machine too.
+# Seconds for everything else, on a loaded machine too.
 MORE = 60
 
 
@@ -48,7 +49,7 @@ def program(rank: int, count: int, how: str) -> None:
         time.sleep(300)
     except RuntimeError as error:
         print("told:", error, file=sys.stderr)
-        # Whatever is computed now fails at once, with the same text.
+        # Every later computation fails at once, with the same text.
         try:
             (x + 1).cpu()
         except RuntimeError as again:
@@ -57,9 +58,9 @@ def program(rank: int, count: int, how: str) -> None:
 
 
 def main() -> None:
-    """Forks a process for each argument, which takes less time than to start it, and kills "lost".
+    """Forks a process for each argument, which is faster than starting it, and kills "lost".
 
-    Prints how the others have ended: the status, or minus a signal, and what they wrote.
+    Prints how the others have ended: the status, or minus the signal, and their output.
     """
     hows = sys.argv[1:]
     running = {}
@@ -99,7 +100,7 @@ def main() -> None:
 
 
 def run(folder: Path, hows: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Runs main(), above, for the processes that it is called with."""
+    """Runs main() with these arguments in a separate process."""
     with socket.socket() as free:
         free.bind(("", 0))
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Logits that stay on the device for argmax: they are what a tensor of the host is."""
+"""Logits that stay on the device for argmax behave like a tensor on the host."""
 
 import copy
 import pickle
@@ -25,7 +25,7 @@ def lazily(host: torch.Tensor) -> DeviceLogits:
 
 
 def float_row(logits: torch.Tensor) -> torch.Tensor:
-    """The last row in float32, as the loop of transformers reads it."""
+    """The last position's logits in float32, as transformers' loop reads them."""
     return logits[:, -1, :].to(copy=True, dtype=torch.float32, device=torch.device("cpu"))
 
 

@@ -1,6 +1,7 @@
-"""Experts of transformers 5, whose weights are of all experts; the tests have another version.
+"""transformers 5's layers of experts, with one weight for all experts.
 
-`Experts` is a layer like those of transformers 5, and `get_interface` chooses what computes it.
+The tests run with transformers 4: `Experts` is a layer as in transformers 5, and `get_interface`
+chooses its implementation.
 """
 
 import copy
@@ -107,7 +108,7 @@ def inputs(seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return x, index, weights
 
 
-# A norm is no operation that the loop's recording knows.
+# The recording of the loop does not support a norm.
 LAYERS = [(kind, way) for kind in KINDS for way in ("grouped_mm", "eager")]
 LAYERS.remove(("norm", "eager"))
 
@@ -115,7 +116,7 @@ LAYERS.remove(("norm", "eager"))
 @pytest.mark.parametrize("way", ["lazy", "captured", "openxla"])
 @pytest.mark.parametrize(("kind", "implementation"), LAYERS)
 def test_results_and_gradients(kind: str, implementation: str, way: str) -> None:
-    """The numbers are the loop's, and one program serves all choices of experts."""
+    """The results equal the loop's, and one program serves all choices of experts."""
     torch.manual_seed(0)
     layer = Experts(**KINDS[kind])
     on_device = copy.deepcopy(layer).to("xla")
@@ -156,7 +157,7 @@ def test_weights_are_taken_whole(kind: str, implementation: str) -> None:
 
 
 def test_without_gradients() -> None:
-    """Decoding has few tokens, whose results are added by the kernel that multiplies."""
+    """Decoding has few tokens; the kernel for their products also adds up the experts' results."""
     torch.manual_seed(0)
     layer, args = Experts(), inputs(0)
     on_device = copy.deepcopy(layer).to("xla")

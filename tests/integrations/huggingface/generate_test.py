@@ -1,4 +1,4 @@
-"""``model.generate`` on XLA: the tokens of the CPU, and no program for each token."""
+"""``model.generate`` on XLA gives the CPU's tokens, and does not compile for each token."""
 
 import copy
 import gc
@@ -53,7 +53,7 @@ def test_tokens_of_the_cpu_from_two_programs(name: str) -> None:
 
 
 def test_a_token_is_one_program_and_two_reads(llama: Pair) -> None:
-    """The reads are those of the token on the host and of the started step's inputs."""
+    """The host reads the token and the started step's inputs."""
     options = {"max_new_tokens": 20, "eos_token_id": None}
     llama.check(models.prompts(4, 11), **options)
     inputs = models.on_device(models.prompts(9, 11, seed=1))
@@ -79,13 +79,13 @@ def test_layers_with_other_states_run_as_before(caplog: pytest.LogCaptureFixture
 
 
 def test_all_positions_of_a_model() -> None:
-    """The model's causal mask, a buffer, has no more positions."""
+    """The text fills all positions of the model's causal mask, which is a buffer."""
     pair = Pair("gpt2", attn_implementation="eager")
     assert pair.check(models.prompts(70), max_new_tokens=30, eos_token_id=None).shape == (1, 100)
 
 
 def test_model_that_reads_a_value(caplog: pytest.LogCaptureFixture) -> None:
-    """The model's frequencies depend on the length, which the model reads on the host."""
+    """The model reads the text's length on the host, because its frequencies depend on it."""
     scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     config = copy.deepcopy(models.CONFIGS["llama"])
     config.update({"max_position_embeddings": 16, "rope_scaling": scaling})
@@ -121,7 +121,7 @@ class TestAhead:
 
     @pytest.fixture
     def calls(self, monkeypatch: pytest.MonkeyPatch) -> list[ahead.Ahead]:
-        """One for each call of generate that chooses greedily."""
+        """A list of the Ahead objects, one for each greedy call of generate."""
         made: list[ahead.Ahead] = []
         init = ahead.Ahead.__init__
 
@@ -135,7 +135,8 @@ class TestAhead:
     def test_each_later_step_is_started_ahead(self, llama: Pair, calls: list[ahead.Ahead]) -> None:
         llama.check(models.prompts(4, 11), max_new_tokens=24, eos_token_id=None)
         (call,) = calls
-        # The first token is the prompt's, the second begins; the last is never read.
+        # The prompt's step gives the first token, the second token's step starts the first one
+        # ahead, and the last one's result is not read.
         assert (call.hits, call.misses, call.started) == (22, 0, None)
 
     def test_processors_choose_other_tokens(self, llama: Pair, calls: list[ahead.Ahead]) -> None:
@@ -156,7 +157,7 @@ class TestAhead:
         assert call.hits > 15
 
     def test_a_mask_that_changes_on_the_way(self, llama: Pair) -> None:
-        """A model that forgets a token of its prompt after six more."""
+        """The model masks a token of its prompt after six more tokens."""
 
         kind = type(llama.cpu)
         prepare = kind.prepare_inputs_for_generation
@@ -424,7 +425,7 @@ def test_calls_that_run_transformers_own_code(
 
 
 def test_assisted_generation(llama: Pair) -> None:
-    """The loop takes tokens back from the assistant's cache."""
+    """The loop removes tokens from the assistant's cache."""
     inputs = models.prompts(5)
     want = llama.cpu.generate(**inputs, max_new_tokens=3, assistant_model=copy.deepcopy(llama.cpu))
     got = llama.xla.generate(

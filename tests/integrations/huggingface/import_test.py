@@ -1,4 +1,4 @@
-"""transformers that is imported first, and imports torch_xla in the middle: accelerate does so."""
+"""transformers is imported first, and its import of accelerate imports torch_xla."""
 
 import os
 import subprocess
@@ -46,7 +46,7 @@ def test_generate_of_transformers_that_is_imported_first() -> None:
 
 
 def test_import_that_fails_after_torch_xla(tmp_path: Path) -> None:
-    """The import's own error is raised, and no missing module is changed."""
+    """The import raises its own error; replacements skip the modules that are missing."""
     package = tmp_path / "transformers" / "generation"
     package.mkdir(parents=True)
     for folder in (package, package.parent):

@@ -59,7 +59,7 @@ def test_positions_that_a_model_makes_are_not_read() -> None:
 
 @pytest.mark.parametrize(("name", "attention"), [("llama", "sdpa"), ("bert", "sdpa")])
 def test_padding_is_read_once_for_a_shape(name: str, attention: str) -> None:
-    """With padding first, later masks of the shape are used as they are."""
+    """If a shape's first mask has padding, later masks of the shape are used without a read."""
     if name == "bert" and transformers.__version__.startswith("4."):
         pytest.skip("this version makes BERT's mask in another way")
     kind = _KINDS.get(name, transformers.AutoModelForCausalLM)
@@ -80,7 +80,7 @@ def test_padding_is_read_once_for_a_shape(name: str, attention: str) -> None:
 
 
 def test_a_mask_without_padding_is_left_out() -> None:
-    """Unless a mask of this shape has had padding."""
+    """It is not left out if an earlier mask of this shape had padding."""
     function = masking_utils._ignore_causal_mask_sdpa
     offsets = [0] * ("q_offset" in inspect.signature(function).parameters)
     ones, padded = torch.ones(3, 13).bool().to("xla"), torch.ones(3, 13).tril().bool().to("xla")
@@ -115,7 +115,7 @@ def test_positions_that_begin_at_zero_need_no_mask() -> None:
 
 
 def test_tracers_get_no_graph() -> None:
-    """Dynamo, and tensors of torch.func, have none that could tell the positions."""
+    """Tracers, as in Dynamo and torch.func, have no graph from which positions could be read."""
     model = models.model("llama").to("xla")
     ids = models.on_device(models.prompts(8))["input_ids"]
     parameters = dict(model.named_parameters())
@@ -134,7 +134,7 @@ def test_tracers_get_no_graph() -> None:
 
 
 def test_packed_sequences() -> None:
-    """A token attends to none of the sequence before."""
+    """A token does not attend to tokens of the previous sequence."""
     model = models.model("llama")
     ids = models.prompts(8)["input_ids"]
     calls = [

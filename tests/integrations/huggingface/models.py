@@ -47,7 +47,7 @@ CONFIGS: dict[str, transformers.PretrainedConfig] = {
 
 
 def model(name: str, kind: Any = transformers.AutoModelForCausalLM, **options: Any) -> Any:
-    """A model in evaluation mode, with weights so large that its tokens are not all the same."""
+    """A model in evaluation mode, whose weights are so large that its tokens vary."""
     torch.manual_seed(0)
     made = kind.from_config(CONFIGS[name], **options).eval()
     with torch.no_grad():
@@ -72,7 +72,7 @@ def on_device(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def counts(*names: str) -> list[int]:
-    """The numbers of events of torch_xla's metrics so far."""
+    """The values of these counters of torch_xla."""
     torch_xla.sync()
     found = map(metrics.metric_data, names)
     return [data[0] if data else 0 for data in found]

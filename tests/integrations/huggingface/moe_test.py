@@ -1,4 +1,4 @@
-"""MoE layers of transformers: the CPU's numbers, and no reads of the router's choices."""
+"""MoE layers of transformers give the CPU's numbers, without reading the router's choices."""
 
 import copy
 import logging
@@ -105,7 +105,7 @@ def gradients(model: Any) -> dict[str, torch.Tensor]:
     }
 
 
-# LongCat's experts are not alike: some compute nothing.
+# LongCat has two kinds of experts, one of which computes nothing.
 _MASKED = {"longcat"}
 
 
@@ -139,7 +139,7 @@ def has_whole_weights(model: Any) -> bool:
 
 
 def test_few_rows() -> None:
-    """Two rows for four experts: their weights are not copied."""
+    """For two rows and four experts, the weights are not copied."""
     _, xla = pair("mixtral")
     one = xla(input_ids=torch.tensor([[5]], device="xla")).logits
     assert not re.findall(r"= f32\[4,\d+,\d+\]\S* concatenate", hlo(one))
@@ -148,7 +148,7 @@ def test_few_rows() -> None:
 
 
 def grouped_calls(model: Any, result: torch.Tensor) -> set[str]:
-    """The kernels of the pending result, and of gradients."""
+    """The grouped kernels in the pending program of the result and of its gradients."""
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     lines = "\n".join(custom_call_lines(result, *grads))
     return set(re.findall(r'custom_call_target="(XlaGpuGroup\w+)"', lines))
@@ -232,7 +232,7 @@ def fixed(use: Any) -> Block:
 
 
 class Layer(nn.Module):
-    """A block that finds the experts and an expert's number in a way of its own."""
+    """A block with given functions that find the chosen experts and an expert's number."""
 
     def __init__(self, find: Any, number: Any, is_grouped: bool, num_classes: int = 3) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ class Layer(nn.Module):
             if rows.numel() == 0:
                 continue
             value = nn.functional.linear(x[rows], self.weights[expert])
-            # Different numbers cannot be grouped.
+            # A factor that differs between experts prevents grouping.
             result.index_add_(0, rows, value if self.is_grouped else value * (expert + 1))
         return result
 
@@ -290,7 +290,7 @@ def test_ways_to_find_the_experts(
 
 @pytest.mark.parametrize("is_grouped", [True, False])
 def test_a_class_without_an_expert(is_grouped: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """DBRX of transformers 5 has one, and looks for its expert if a token has chosen it."""
+    """transformers 5's DBRX has one class more than experts, and looks for its expert if chosen."""
     layer = check_layer(*WAYS["one element"], is_grouped, 4)
     assert not caplog.text
     x = torch.randn(5, 4, device="xla")
@@ -309,7 +309,7 @@ USES = {
 
 @pytest.mark.parametrize("use", USES)
 def test_other_uses_of_the_indices(use: str, caplog: pytest.LogCaptureFixture) -> None:
-    """transformers' own code computes them, and a warning says that this is slow."""
+    """transformers' own code computes these uses, and a warning says that this is slow."""
     block = fixed(USES[use])
     x, chosen = torch.randn(5, 4), torch.tensor([[0, 1], [1, 2], [2, 0], [0, 2], [1, 0]])
     expected = Block.forward(block, x, chosen)
@@ -320,7 +320,7 @@ def test_other_uses_of_the_indices(use: str, caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_row_that_is_not_chosen_has_no_effect() -> None:
-    """An expert never sees it, so that it cannot overflow."""
+    """An expert does not compute rows that have not chosen it, so they cannot overflow."""
     block = fixed(lambda x, rows: x[rows] + (x[rows] * 1e38).square().clamp(max=1) * 0)
     x = torch.tensor([[1e-30], [torch.inf], [2.0]]).requires_grad_()
     on_device = x.detach().to("xla").requires_grad_()

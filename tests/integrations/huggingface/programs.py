@@ -1,6 +1,6 @@
-"""Programs as people write them, which name no device; prints losses as JSON.
+"""Runs a program that names no device, as users write it, and prints its losses as JSON.
 
-torch_xla is used if it is installed: accelerate asks.
+accelerate uses torch_xla if it is installed.
 """
 
 import json

@@ -16,7 +16,7 @@ from integrations.huggingface import models
 
 
 def _tied() -> torch.nn.Module:
-    """Two layers of one size, whose weights must not be taken for one, and a weight of two."""
+    """Two layers of one size with distinct weights, and a weight that two layers share."""
     torch.manual_seed(0)
     layers = [torch.nn.Linear(4, 4, bias=number == 0) for number in range(3)]
     layers[2].weight = layers[0].weight
@@ -66,7 +66,7 @@ def test_tensors_that_share_memory() -> None:
 
 
 def test_save_pretrained(tmp_path: Path) -> None:
-    """Weights that two modules share are one in the file, and in the model that is read."""
+    """A weight that two modules share is stored once, and is shared in the loaded model."""
     config = copy.deepcopy(models.CONFIGS["llama"])
     config.tie_word_embeddings = True
     torch.manual_seed(0)

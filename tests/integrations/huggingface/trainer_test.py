@@ -47,7 +47,7 @@ def test_losses_of_the_cpu() -> None:
 
 
 def test_last_batch_of_a_loader() -> None:
-    """No other batch is taken for the last one, however far the loader must read ahead."""
+    """Only the last batch counts as the last one, however far the loader reads ahead."""
     accelerator = accelerate.Accelerator(gradient_accumulation_steps=2)
     model = torch.nn.Linear(2, 2)
     dataset = torch.utils.data.TensorDataset(torch.arange(12.0).view(6, 2))

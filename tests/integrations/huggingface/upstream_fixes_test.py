@@ -16,7 +16,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("fix", upstream_fixes.FIXES, ids=lambda fix: fix.name)
 def test_a_row(fix: Fix) -> None:
-    """The versions under test are those that it was written for (tests/upstream_fixes)."""
+    """The libraries under test have the versions for which the row was written."""
     for library in fix.versions.split(", "):
         name, _, versions = library.partition(" ")
         first, _, last = versions.partition(" to ")

@@ -1,14 +1,14 @@
 """Serves requests of random lengths, some of which are aborted after a random number of tokens.
 
-They are served once completely, and once with aborts. If an answer differs, the engine is asked for
-logprobs there. The answer is correct if both tokens equal the best one within rounding.
+The requests are served once completely, and once with aborts. Where an answer differs, the engine
+computes log probabilities. The answer is correct if both tokens are the best ones within rounding.
 """
 
 import random
 
 from vllm import LLM, SamplingParams
 
-# Two log probabilities as near as this are equal but for rounding.
+# Log probabilities with this or a smaller difference are equal except for rounding.
 TIE = 0.5
 
 
@@ -21,7 +21,7 @@ def prompt(vocabulary: int, length: int, seed: int) -> list[int]:
 def serve(
     llm: LLM, prompts: list[dict], params: list[SamplingParams], aborted_at: list[int | None]
 ) -> list[list[int] | None]:
-    """The answers; None for those that were aborted, when they had so many tokens."""
+    """The answers; None for requests that were aborted after `aborted_at` tokens."""
     engine = llm.llm_engine
     answers: list[list[int] | None] = [None] * len(prompts)
     for i, (text, options) in enumerate(zip(prompts, params, strict=True)):
@@ -37,7 +37,7 @@ def serve(
 
 
 def is_tie(llm: LLM, text: dict[str, list[int]], one: list[int], other: list[int]) -> bool:
-    """Whether two answers part at tokens whose logits are equal except for rounding."""
+    """Whether two answers first differ in tokens whose logits are equal except for rounding."""
     at = next(i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
     params = SamplingParams(temperature=0, max_tokens=1, logprobs=5, detokenize=False)
     asked = {"prompt_token_ids": text["prompt_token_ids"] + one[:at]}
@@ -50,7 +50,7 @@ def is_tie(llm: LLM, text: dict[str, list[int]], one: list[int], other: list[int
 
 
 def run_aborts(llm: LLM, count: int, vocabulary: int, longest: int) -> dict[str, int]:
-    """The numbers of requests, by what became of them."""
+    """The numbers of requests, by outcome."""
     numbers = random.Random(1)
     prompts = [
         {"prompt_token_ids": prompt(vocabulary, numbers.randrange(1, longest // 2), 1000 + i)}

@@ -1,4 +1,4 @@
-"""LoRA adapters of random weights, and what they must do."""
+"""LoRA adapters with random weights, and models with the adapters merged as references."""
 
 import json
 from pathlib import Path
@@ -18,8 +18,8 @@ class Adapter:
     """An adapter in a folder, and the model with it merged.
 
     Attributes:
-        request: names the adapter.
-        merged: the model's path.
+        request: vLLM's request, which names the adapter.
+        merged: the path of the merged model.
     """
 
     def __init__(self, name: str, number: int, model: str, folder: Path) -> None:

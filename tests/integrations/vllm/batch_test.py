@@ -1,4 +1,4 @@
-"""A step's packed batch equals that of a loop over its tokens."""
+"""A step's packed batch equals the batch of a loop over its tokens."""
 
 import types
 

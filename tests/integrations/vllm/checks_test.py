@@ -232,7 +232,7 @@ def test_attention_with_something_else() -> None:
 
 
 class Experts(FusedMoE):
-    """A layer as vLLM makes it, without what it needs of an engine."""
+    """A layer like vLLM's, without an engine."""
 
     def __init__(self, **changed: object) -> None:
         torch.nn.Module.__init__(self)
@@ -300,7 +300,7 @@ def test_a_build_of_the_version_that_is_served(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_replaced_attributes_exist() -> None:
-    """And is nobody else's, such as a parent class's."""
+    """Each replaced attribute belongs to the class itself, not to a parent class."""
     for replacement in overrides.REPLACEMENTS:
         owner, name = replacement.find()
         assert name in vars(owner), replacement
@@ -319,7 +319,7 @@ def test_upstream_torch_xla(monkeypatch: pytest.MonkeyPatch) -> None:
         environment.check_packages()
 
 
-# As at the start of vLLM, also in a process that is forked from one with a platform.
+# Chooses the platform as at vLLM's start; the forked process may have inherited one.
 CHOICE = """
 import sys
 import vllm.platforms
@@ -380,7 +380,7 @@ def test_memory_in_words() -> None:
 
 
 def test_memory_after_another_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The allocator's peak is that of the whole process."""
+    """The allocator's peak includes earlier engines of the process."""
     info = {"bytes_limit": 100 << 30, "bytes_used": 5 << 30, "peak_bytes_used": 97 << 30}
     monkeypatch.setattr(memory, "allocator_info", lambda device: info)
     device = torch.device("meta")

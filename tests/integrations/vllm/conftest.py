@@ -11,7 +11,7 @@ from torch_xla import backends
 
 @pytest.fixture(scope="session")
 def models() -> Iterator[Path]:
-    """A folder for models, whose products in float32 are exact: a GPU would multiply in TF32."""
+    """A folder for models. Products are in exact float32; a GPU's default is TF32."""
     backends.set_mat_mul_precision("highest")
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""What deferred tensors give is what the tensors would, however a model uses them."""
+"""Deferred tensors give the results of ordinary tensors, however a model uses them."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -17,7 +17,7 @@ POSITIONS = torch.arange(TOKENS)
 
 
 def _columns() -> tuple[ShardedColumns, torch.Tensor]:
-    """Queries, keys and values, and the tensor that they are."""
+    """Returns queries, keys and values as ShardedColumns, and as one tensor."""
     by_shard = torch.randn(TOKENS, SHARDS, sum(WIDTHS) // SHARDS)
     widths = [width // SHARDS for width in WIDTHS]
     whole = [part.flatten(1) for part in by_shard.split(widths, dim=-1)]
@@ -25,7 +25,7 @@ def _columns() -> tuple[ShardedColumns, torch.Tensor]:
 
 
 def _contiguous(parts: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """XLA's tensors all are."""
+    """Makes the parts contiguous, as XLA's tensors always are."""
     return [part.contiguous() if isinstance(part, torch.Tensor) else part for part in parts]
 
 

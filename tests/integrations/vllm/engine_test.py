@@ -1,4 +1,4 @@
-"""All options of requests, on one engine of a small Llama whose cache is short of pages."""
+"""All options of requests, on one engine with a small Llama and too few pages in its cache."""
 
 import functools
 import gc
@@ -89,7 +89,7 @@ def test_prompt_in_chunks(llm: LLM, model: str) -> None:
 
 
 def test_answer_up_to_the_longest_text(llm: LLM, model: str) -> None:
-    """With requests beside it that end before and after it."""
+    """Other requests end before it and after it."""
     params = [
         SamplingParams(temperature=0, max_tokens=count, ignore_eos=True) for count in (3, 50, 20)
     ]
@@ -212,7 +212,7 @@ def test_sampling_keeps_to_the_best(llm: LLM, model: str) -> None:
 
 
 def _sampled(llm: LLM, *params: SamplingParams) -> list[list[int]]:
-    """The answer to one prompt for each of the requests, which are served together."""
+    """The answers to one prompt, one for each of `params`; the requests are served together."""
     prompts = [{"prompt_token_ids": _tokens(10, 110)}] * len(params)
     answers = llm.generate(prompts, list(params), use_tqdm=False)
     return [answer.outputs[0].token_ids for answer in answers]
@@ -288,7 +288,8 @@ def test_structured_output(llm: LLM) -> None:
     )
     free = ask(ignore_eos=True)
     (alone,) = _sampled(llm, free)
-    # The others before them, and between: a request's number is not that of its mask.
+    # Requests without a mask are before and between those with one, so that a mask's row is not its
+    # request's row.
     first, chosen, second, also_chosen = _sampled(llm, free, one, free, other)
     assert first == second == alone
     assert chosen in ([7, 0], [9, 0])  # and the end
@@ -302,7 +303,7 @@ def test_forbidden_and_favoured_tokens(llm: LLM, model: str) -> None:
     allowed, favoured = [3, 4, 5], {7: 100.0, 8: 99.5, free[2][0]: -100.0}
     bad = [free[1][0]], free[3][3:5]
     bad_words = [" ".join(f"w{token}" for token in word) for word in bad]
-    # The last but one asks for nothing, the last has the end of the text as its best token.
+    # The last but one has no options; for the last one the end of the text is the best token.
     all_options = [
         {"allowed_token_ids": allowed},
         {"bad_words": bad_words},
@@ -398,7 +399,7 @@ def test_measured_memory_and_fp8_cache(model: str, monkeypatch: pytest.MonkeyPat
     assert pages == (int(0.97 * (40 << 20)) - (8 << 20)) // per_page
     answers = _generate(llm, [_tokens(20, i) for i in range(4)], GREEDY)
     for answer in answers:
-        # 8 bits for keys and values: the first token is a good one, later ones are anything.
+        # Keys and values have 8 bits, so only the first token is compared; later ones may differ.
         equal, behind, distance = families.reference(
             model, answer.prompt_token_ids, answer.outputs[0].token_ids[:1]
         )
@@ -419,7 +420,7 @@ def test_an_earlier_engine_leaves_no_caches(model: str) -> None:
         return weakref.ref(next(iter(layers.values())).kv_cache[0])
 
     gc.disable()
-    logging.disable()  # pytest keeps what is logged, such as an engine's settings
+    logging.disable()  # pytest keeps log records, which refer to the engine's settings
     try:
         earlier = cache()
         later = cache()

@@ -21,7 +21,7 @@ def test_offline() -> None:
 
 
 def test_served() -> None:
-    """The server is started as a user starts it: other tests fork theirs."""
+    """The server is started as a user starts it; other tests fork their servers."""
     result = run_program("examples/vllm/served.py", "--port", vllm_command.free_port())
     assert result.returncode == 0, result.stdout + result.stderr
     end = r"^6 answers in [\d.]+ s, the first token after [\d.]+ s$"
@@ -37,7 +37,7 @@ def test_options_of_served(option: str, status: int, text: str) -> None:
 
 
 def test_the_server_of_the_page(tmp_path: Path) -> None:
-    """docs/vllm.md's lines: a model, a server and a request."""
+    """The console lines of docs/vllm.md: a model, a server and a request."""
     page = Path("docs/vllm.md").read_text()
     (make,) = re.findall(r"^\$ python (examples/vllm/random_model.py .*)$", page, re.M)
     (serve,) = re.findall(r"^\$ PJRT_DEVICE=CPU vllm (serve /tmp.*)$", page, re.M)

@@ -1,4 +1,4 @@
-"""Small models of random weights, one of each family that is served, and what they must say."""
+"""Small models with random weights, one of each supported family, and checks of their tokens."""
 
 import functools
 import os
@@ -12,9 +12,10 @@ from safetensors.torch import load_file, save_file
 from vllm import LLM, SamplingParams
 
 VOCABULARY = 512
-# Among which models are divided; BUILD says how many.
+# How many devices share a model; BUILD sets it.
 DEVICES = int(os.environ.get("CPU_NUM_DEVICES", "1"))
-# A token may be this part of the median distance of two best logits behind the reference's choice.
+# A token's logit may be below the reference's choice by the median distance of the two best logits,
+# divided by this number.
 MARGIN = 200
 
 _COMMON = {
@@ -43,7 +44,7 @@ FAMILIES = {
         query_pre_attn_scalar=64,
         hidden_act="gelu_pytorch_tanh",  # as in the models' own config.json
     ),
-    # One layer of three attends to everything, with another base of its rotary embedding.
+    # One layer of three attends to all tokens, with another base of its rotary embedding.
     "gemma3": transformers.Gemma3TextConfig(
         **_COMMON | {"num_hidden_layers": 3},
         head_dim=64,
@@ -64,7 +65,7 @@ FAMILIES = {
         moe_intermediate_size=48,
         norm_topk_prob=True,
     ),
-    # Groups of experts, chosen by sigmoids and a bias, and an expert that all tokens have.
+    # Groups of experts, chosen by sigmoids and a bias, and an expert for all tokens.
     "glm4_moe": transformers.Glm4MoeConfig(
         **_COMMON,
         head_dim=64,
@@ -109,14 +110,15 @@ FAMILIES = {
         eos_token_id=0,
     ),
 }
-# Whose queries and keys no kernel for several steps computes.
+# Families whose queries and keys are not computed by the kernel that also writes the cache.
 OTHERS = {
-    # They are clamped in place.
+    # Queries and keys are clamped in place.
     "olmo": transformers.OlmoConfig(**_COMMON | {"num_key_value_heads": 4}, clip_qkv=1.0),
-    # The norms are of all queries and of all keys, not of a head.
+    # The norms cover all queries and all keys, not one head.
     "olmo2": transformers.Olmo2Config(**_COMMON | {"num_attention_heads": 2}),
 }
-# Latent rows of the sizes that the kernel has. All experts are chosen: rounding chooses none.
+# Latent rows have sizes that the kernel supports. All experts are chosen, because rounding could
+# decide otherwise.
 LATENT = {
     "deepseek_v2": transformers.DeepseekV2Config(
         **_COMMON | {"num_key_value_heads": 4},
@@ -141,7 +143,7 @@ LATENT = {
     )
 }
 
-# With several blocks of 128 x 128 in each weight.
+# Each weight has several blocks of 128 x 128.
 WIDE = {
     "wide_qwen3_moe": transformers.Qwen3MoeConfig(
         **_COMMON | {"hidden_size": 256, "num_key_value_heads": 4},
@@ -155,7 +157,7 @@ WIDE = {
 
 
 def prompts() -> list[list[int]]:
-    """Prompts of 3 to 60 tokens; two begin alike."""
+    """Prompts of 3 to 60 tokens; two have a common prefix."""
     torch.manual_seed(1)
     lengths = (3, 60, 17, 33, 8, 48)
     texts = [torch.randint(2, VOCABULARY, (length,)).tolist() for length in lengths]
@@ -163,7 +165,7 @@ def prompts() -> list[list[int]]:
 
 
 def write(family: str, folder: Path) -> str:
-    """Writes the family's model into `folder`, if it is not there; returns the path."""
+    """Writes the family's model into `folder`, unless it exists; returns its path."""
     path = folder / family
     if not path.exists():
         write_model((FAMILIES | OTHERS | LATENT | WIDE)[family], path)
@@ -172,7 +174,7 @@ def write(family: str, folder: Path) -> str:
 
 
 def _vary_constants(weights: Path) -> None:
-    """Changes biases that are 0 and norms that are 1: a model that forgets them says the same."""
+    """Changes biases of 0 and norms of 1, so that omitting them has an effect."""
     tensors = load_file(weights)
     for name, tensor in tensors.items():
         if tensor.unique().numel() == 1:
@@ -192,9 +194,9 @@ def reference(model: str, prompt: list[int], answer: list[int]) -> tuple[int, fl
     """Compares a greedy answer with transformers' float32 model, each token after those before it.
 
     Returns:
-        How many tokens are the reference's choice; the largest amount by which the logit of a
-        chosen token is below that of the reference's choice; the median distance of the reference's
-        two best logits, which says what amounts are small.
+        How many tokens are the reference's choice; the largest amount by which a chosen token's
+        logit is below the logit of the reference's choice; and the median distance of the
+        reference's two best logits, as a scale for such amounts.
     """
     logits = _load(model)(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
     best = logits.topk(2).values

@@ -24,15 +24,15 @@ _target = Path(tempfile.mkdtemp(), "site")
 _install(Path("integrations/vllm").absolute(), _target)
 sys.path.insert(0, str(_target))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(_target), os.environ["PYTHONPATH"]])
-# The engine in this process, where what is compiled can be counted; and nothing is reported.
+# The engine runs in this process, where compilations can be counted; vLLM reports no usage.
 os.environ |= {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "HF_HUB_OFFLINE": "1",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",  # which the server reads when it is imported
-    # A sixteenth of 1 GiB for caches: each engine writes zeros to all of it.
+    # 64 MiB for caches, because each engine writes zeros to all of them.
     "VLLM_CPU_KVCACHE_SPACE": "0.0625",
-    # Sockets are in here, whose paths may have 107 characters: a test's own folder has more.
+    # For sockets, whose paths may have 107 characters; the path of a test's own folder is longer.
     "VLLM_RPC_BASE_PATH": tempfile.mkdtemp(dir="/tmp"),
 }

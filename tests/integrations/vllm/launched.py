@@ -1,7 +1,7 @@
 """One of several processes with the same engine: `launched.py MODEL HOW`.
 
-HOW: right, settings or prompts, which are others in rank 1. On a CPU each process computes with
-devices of its own what on GPUs all compute together.
+HOW: `right`, or `settings` or `prompts`, which then differ in rank 1. On CPUs each process computes
+everything with its own devices; on GPUs all processes compute together.
 """
 
 import json

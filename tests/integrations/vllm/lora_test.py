@@ -22,7 +22,7 @@ from vllm_xla_gpu.lora import _Writer
 
 # Phi-3's adapters have one pair of matrices for queries, keys and values, and one for gate and up.
 FAMILIES = ["llama"] if families.DEVICES == 1 else ["llama", "qwen2", "phi3"]
-# Qwen2's programs are not Llama's, which XLA would find again.
+# Another rank for Qwen2, because XLA would find Llama's programs again.
 RANKS = {"llama": 8, "qwen2": 16, "phi3": 8}
 SLOTS = 2  # fewer than there are adapters
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -49,7 +49,7 @@ def adapters(model: str, tmp_path_factory: pytest.TempPathFactory) -> list[Adapt
 
 @pytest.fixture(scope="module")
 def compiled(family: str) -> programs.Programs:
-    """The programs of the start."""
+    """The programs that the engine's start compiles."""
     return programs.Programs()
 
 
@@ -92,7 +92,7 @@ def assert_right(answer: RequestOutput, weights: str) -> None:
 def test_tokens_are_those_of_merged_weights(llm: LLM, model: str, adapters: list[Adapter]) -> None:
     compiled = metrics.metric_data("CompileTime")[0]
     of_none = [answer.outputs[0].token_ids for answer in generate(llm, [None])]
-    # Two at once, the third in the slot of one of them, and the first two again.
+    # Two adapters at once, then the third in the slot of one of them, and the first two again.
     for used in (adapters[:2], adapters[1:], adapters[:1], [adapters[2], None], adapters[:2]):
         with_others = [*used, None] if len(used) > 1 else used
         answers = generate(llm, with_others)
@@ -120,7 +120,7 @@ def test_a_step_writes_no_adapter_again(
 
 
 def test_more_adapters_than_slots_at_once(llm: LLM, adapters: list[Adapter]) -> None:
-    """The scheduler serves some of them later."""
+    """The scheduler postpones requests whose adapters have no slot."""
     for i, answer in enumerate(generate(llm, adapters)):
         assert_right(answer, adapters[i % len(adapters)].merged)
 
@@ -172,7 +172,7 @@ def counts() -> list[int]:
 
 
 def test_an_adapter_is_written_by_one_program(llm: LLM, adapters: list[Adapter]) -> None:
-    """Whatever the number of layers, the slot, and the adapter's rank and layers."""
+    """One program serves every slot, and adapters of all ranks and layers."""
     runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
     runner.lora_manager.remove_all_adapters()
     slots = set()
@@ -194,7 +194,8 @@ def test_adapters_are_divided_as_their_layers(
     queries = width
     keys = queries * config.num_key_value_heads // config.num_attention_heads
     matrices = {
-        *((rank, size // count) for size in (queries, inner)),  # A of what is summed
+        # Matrices A of layers whose results are summed over the devices.
+        *((rank, size // count) for size in (queries, inner)),
         *((size // count, rank) for size in (queries, keys, inner)),
         *((rank, width), (width, rank)),
     }

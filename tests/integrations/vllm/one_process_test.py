@@ -1,4 +1,4 @@
-"""`external_launcher` with one process; BUILD says how many devices it has."""
+"""`external_launcher` with one process; BUILD sets its number of devices."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Several processes with one engine: what they compare, and whole engines in two processes.
+"""Several processes with one engine: their comparison of values, and engines in two processes.
 
-On CPUs torch_xla's clients do not connect, so each process computes everything on its own devices.
+On CPUs torch_xla's clients are not connected, so each process computes everything itself.
 """
 
 import datetime
@@ -29,7 +29,7 @@ TIMEOUT = 1.0
 
 
 class _Processes:
-    """Threads in the place of processes, each with a connection of its own to one store."""
+    """Threads that stand for processes, each with its own connection to one store."""
 
     def __init__(self, count: int) -> None:
         def connect(is_first: bool, port: int = 0) -> TCPStore:
@@ -67,7 +67,7 @@ ALL = [0, 1, 2]
 
 
 def test_values_of_all(three: _Processes) -> None:
-    turns = range(200)  # in which no process waits for more than the values
+    turns = range(200)  # processes wait for the values only
     expected = [[f"{turn} of {rank}" for rank in ALL] for turn in turns]
     told = three.run(lambda p, rank: [p.gather(f"{turn} of {rank}") for turn in turns], ALL)
     assert told == [expected] * 3
@@ -108,7 +108,7 @@ def test_a_process_that_has_ended(three: _Processes, gone: int) -> None:
         peers._timeout = 300
     three.peers[gone]._leave()
     texts = three.run(lambda p, _: p.gather(""), [rank for rank in ALL if rank != gone])
-    assert all(text.startswith(f"rank {gone} has ended, and the engine needs") for text in texts)
+    assert all(text.startswith(f"rank {gone} has exited, but the engine needs") for text in texts)
 
 
 def test_a_store_that_is_gone() -> None:
@@ -206,7 +206,7 @@ def test_programs_that_not_all_have(tmp_path: Path) -> None:
 
 
 def _launch(model: str, how: str) -> list[subprocess.CompletedProcess]:
-    """Two processes, started by hand."""
+    """Runs the program in two processes, with torchrun's environment variables."""
     port = str(vllm_command.free_port())
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
     program = Path(__file__).with_name("launched.py")
@@ -220,7 +220,7 @@ def _launch(model: str, how: str) -> list[subprocess.CompletedProcess]:
 
 
 def test_engines(models: Path) -> None:
-    """The tokens are right, and the same in both; then the prompts differ."""
+    """The tokens are right and equal in both processes; different prompts are an error."""
     results = _launch(families.write("llama", models), "prompts")
     told = []
     for result in results:
@@ -244,7 +244,7 @@ def test_engines_with_other_settings(models: Path) -> None:
 
 
 def test_torchrun() -> None:
-    """The example, as docs/vllm.md starts it."""
+    """The example runs with the torchrun command of docs/vllm.md."""
     result = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"),

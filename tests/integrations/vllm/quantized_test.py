@@ -1,4 +1,4 @@
-"""Weights and caches in fp8, against transformers' models with the same rounding.
+"""Weights and caches in fp8, compared with transformers' models with the same rounding.
 
 BUILD says on how many devices.
 """
@@ -55,7 +55,7 @@ def scale_of(x: torch.Tensor) -> torch.Tensor:
 
 
 def in_fp8(x: torch.Tensor, scale: torch.Tensor, steps: int = 0) -> torch.Tensor:
-    """vLLM's scaled_fp8_quant, with a reciprocal that is off by so many float32 values."""
+    """vLLM's scaled_fp8_quant, with a reciprocal that is wrong by `steps` float32 numbers."""
     inverse = scale.reciprocal()
     for _ in range(abs(steps)):
         inverse = inverse.nextafter(torch.full_like(inverse, steps * torch.inf))
@@ -63,7 +63,7 @@ def in_fp8(x: torch.Tensor, scale: torch.Tensor, steps: int = 0) -> torch.Tensor
 
 
 def of_each(scale: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """The scale of each element of a weight, from those of blocks of 128 x 128."""
+    """The scale of each element of a weight, from the scales of blocks of 128 x 128."""
     for dim in range(2):
         scale = scale.repeat_interleave(128, dim).narrow(dim, 0, shape[dim])
     return scale
@@ -79,7 +79,7 @@ class Rounded(nn.Module):
         of all inputs; with scales of all elements, inputs have one for each block of 128.
         """
         super().__init__()
-        # As integers, which a change of the model's dtype leaves alone.
+        # As integers, because a change of the model's dtype does not convert these.
         self.register_buffer("weight", weight.view(torch.uint8))
         self.scale, self.input_scale = scale.double(), input_scale
         self.adapter: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -100,7 +100,7 @@ class Rounded(nn.Module):
 
 
 def layers(model: nn.Module, *others: tuple[str]) -> Iterator[tuple[str, nn.Module, list[str]]]:
-    """For each layer of vLLM: the path of its parts' parent, the parent, and the parts' names."""
+    """For each merged layer: its parent module's path, that module, and the names of its parts."""
     for path, parent in model.named_modules():
         for names in (*MERGED, *others):
             if hasattr(parent, names[0]):
@@ -111,7 +111,7 @@ Checkpoint = dict[str, torch.Tensor]
 
 
 def online(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
-    """The layers that vLLM makes from 16-bit weights: one scale for all parts."""
+    """Rounds the parts as vLLM rounds 16-bit weights: one scale for all parts."""
     weights = [getattr(parent, name).weight.data for name in names]
     scale = max(scale_of(weight.abs().max()) for weight in weights)
     for name, weight in zip(names, weights, strict=True):
@@ -122,7 +122,7 @@ def online(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
 
 
 def stored(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
-    """A scale of each weight and of its inputs; vLLM takes the largest of the inputs' scales."""
+    """Rounds with a scale for each weight, and one for inputs: the largest of those stored."""
     tensors, input_scales = {}, torch.arange(10, 10 + len(names), dtype=torch.float32) / 1000
     for name, input_scale in zip(names, input_scales, strict=True):
         weight = getattr(parent, name).weight.data
@@ -135,7 +135,7 @@ def stored(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
 
 
 def compressed(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
-    """A scale of each output feature."""
+    """Rounds each part with a scale for each output feature."""
     tensors = {}
     for name in names:
         weight = getattr(parent, name).weight.data
@@ -147,7 +147,7 @@ def compressed(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
 
 
 def blocks(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
-    """A scale of each block of 128 x 128, as of DeepSeek-V3."""
+    """Rounds each part with a scale for each block of 128 x 128, as in DeepSeek-V3."""
     tensors = {}
     for name in names:
         weight = getattr(parent, name).weight.data
@@ -179,7 +179,7 @@ def load(model: str, dtype: torch.dtype) -> nn.Module:
 
 
 def change(model: nn.Module, kind: Callable[..., Checkpoint]) -> tuple[nn.Module, Checkpoint]:
-    """The model with layers of Rounded, and what a checkpoint has for them."""
+    """The model with Rounded layers, and these layers' tensors in a checkpoint."""
     tensors = {}
     # vLLM rounds the routers' weights, too, if no checkpoint says that it must not.
     routers = [("gate",)] if kind is online else []
@@ -189,7 +189,7 @@ def change(model: nn.Module, kind: Callable[..., Checkpoint]) -> tuple[nn.Module
 
 
 def write(model: str, kind: Callable[..., Checkpoint], folder: Path, others: Checkpoint) -> str:
-    """A checkpoint of this kind, if it is one; the path of what vLLM serves."""
+    """Returns the path to serve: a new checkpoint, or the model if vLLM rounds its weights."""
     _, tensors = change(load(model, torch.float32), kind)
     if not tensors:
         return model
@@ -203,7 +203,7 @@ def write(model: str, kind: Callable[..., Checkpoint], folder: Path, others: Che
 
 
 def take_weights(served: torch.Tensor, parts: Sequence[Rounded]) -> None:
-    """Takes the weights that the device rounded; few differ, by one unit in the last place."""
+    """Copies the device's rounded weights to `parts`; few differ, by one unit in the last place."""
     weights = served.view(torch.uint8).split([len(part.weight) for part in parts])
     for part, weight in zip(parts, weights, strict=True):
         steps = (weight.int() - part.weight.int()).abs()
@@ -257,7 +257,7 @@ def test_layers(
 def errors_of_experts(
     llm: LLM, reference: nn.Module, unrounded: nn.Module, dtype: torch.dtype
 ) -> list[float]:
-    """The relative errors of an MoE layer's results, to those of two models of transformers."""
+    """The relative errors of an MoE layer's results, compared with two models of transformers."""
 
     def compare(served: nn.Module) -> list[float]:
         x = torch.randn(16, served.config.hidden_size, generator=generator).to(dtype)
@@ -278,7 +278,7 @@ def errors_of_experts(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_experts(kind: Callable[..., Checkpoint], models: Path, tmp_path: Path) -> None:
-    """An MoE layer computes what its rounded weights and inputs demand."""
+    """An MoE layer's results are those of its rounded weights and inputs."""
     model = families.write("wide_qwen3_moe", models)
     path = write(model, kind, tmp_path, {})
     # vLLM serves the others in 16 bits.
@@ -330,7 +330,7 @@ def test_experts_in_mxfp4(models: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(families.DEVICES == 1, reason="one device has all blocks")
 def test_blocks_that_devices_cannot_divide(models: Path) -> None:
-    """Before the weights are loaded."""
+    """The start refuses such blocks before it loads the weights."""
     overrides = {"moe_intermediate_size": 128, "quantization_config": KINDS[blocks]}
     with pytest.raises(UnsupportedError, match=r"blocks that . devices cannot divide .*experts"):
         start(families.write("wide_qwen3_moe", models), torch.bfloat16, hf_overrides=overrides)
@@ -424,7 +424,7 @@ def test_logits(
 
 
 def _check_collectives(program: str, tokens: int) -> None:
-    """Besides those of layers that are not in fp8, the largest number of each divided input."""
+    """Besides the usual collectives, there is a maximum for the scale of each divided input."""
     config = families.FAMILIES["llama"]
     layers, width = config.num_hidden_layers, config.hidden_size
     assert sorted(programs.collectives(program)) == sorted(
@@ -436,7 +436,7 @@ def _check_collectives(program: str, tokens: int) -> None:
 
 @pytest.mark.skipif(families.DEVICES > 1, reason="refused; see checks_test")
 def test_adapters(models: Path, tmp_path: Path) -> None:
-    """Adapters are added in the model's dtype to what the layers in fp8 compute."""
+    """Adapters' results are added in the model's dtype to the results of layers in fp8."""
     model = families.write("llama", models)
     adapter = Adapter("all", 1, model, tmp_path)
     llm = start(write(model, compressed, tmp_path, {}), torch.float32, enable_lora=True)

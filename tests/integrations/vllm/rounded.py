@@ -9,8 +9,8 @@ from vllm import LLM, RequestOutput, SamplingParams
 
 LOGPROBS = 5
 MANTISSA_BITS = {torch.float16: 10, torch.bfloat16: 7}
-# The errors of vLLM's logits, as parts of those of transformers in the same dtype.
-# Rounding depends on how vLLM divides the prompts into steps.
+# Limits of vLLM's errors, relative to the errors of transformers in the same dtype. Rounding
+# depends on how vLLM divides the prompts into steps.
 MEDIAN, LARGEST = 1.25, 2.5
 
 
@@ -20,8 +20,8 @@ def errors(
 ) -> list[tuple[float, float]]:
     """The errors of vLLM's and the peer's reported logits, relative to each step's best logit.
 
-    In units in the last place of the step's largest logit. Both models are given the answer's
-    tokens, whatever they would have chosen.
+    The unit is the last place of the step's largest logit. Both models compute the logits of the
+    answer's tokens, not of their own choices.
     """
     prompt, tokens = answer.prompt_token_ids, answer.outputs[0].token_ids
     forced = torch.tensor([[*prompt, *tokens]])

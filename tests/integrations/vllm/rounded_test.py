@@ -1,4 +1,4 @@
-"""In float16 and bfloat16 the logits are as near to float32's as transformers' own are."""
+"""In float16 and bfloat16, logits are as exact as those of transformers."""
 
 from pathlib import Path
 
@@ -31,14 +31,14 @@ def test_logits(
     layers = families.FAMILIES[family].num_hidden_layers
     (step,) = [text for text in compiled if 'custom_call_target="XlaGpuSkinnySwiglu"' in text]
     assert step.count('custom_call_target="XlaGpuSkinnySwiglu"') == layers
-    # Products for queries, keys and values, for the outputs of attention and of MLPs, and for
-    # logits.
+    # Each layer has products for queries, keys and values, and for the outputs of attention and of
+    # the MLP. One more product gives the logits.
     assert step.count('custom_call_target="XlaGpuSkinnyLinear"') == 3 * layers + 1
 
 
 @pytest.mark.parametrize("family", families.LATENT)
 def test_latent_attention(family: str, models: Path) -> None:
-    """Not in float16, of which XLA:CPU's products of each head have sums in float16."""
+    """In bfloat16 only: XLA:CPU adds up the products of each head in float16 for float16."""
     path = families.write(family, models)
     rounded.check_logits(start(path, torch.bfloat16), path, torch.bfloat16)
 

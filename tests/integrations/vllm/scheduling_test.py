@@ -1,4 +1,4 @@
-"""When the engine schedules the next step, and how many tokens it takes."""
+"""When the engine schedules the next step, and how many tokens the step has."""
 
 from types import SimpleNamespace
 

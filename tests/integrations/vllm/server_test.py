@@ -1,4 +1,4 @@
-"""`vllm serve`, of one device and of two: what it answers under load, and how it ends."""
+"""`vllm serve` on one device and on two: its answers under load, and its end."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ class Server:
     process: Script | subprocess.Popen  # with a process group of its own
 
     def processes(self) -> list[psutil.Process]:
-        """The server's and those that it started, if they run."""
+        """The server's process and its children that still run."""
 
         def is_ours(process: psutil.Process) -> bool:
             try:
@@ -103,7 +103,7 @@ def _request(index: int) -> tuple[list[int], int]:
 async def _parts(
     session: aiohttp.ClientSession, server: Server, prompt: list[int], wanted: int
 ) -> AsyncIterator[str]:
-    """The parts of an answer of `wanted` tokens as they come. An error is a RuntimeError."""
+    """Yields the parts of an answer of `wanted` tokens. Raises a RuntimeError for an error."""
     body = {
         "model": server.model,
         "prompt": prompt,
@@ -215,7 +215,7 @@ def test_chat(server: Server) -> None:
 
 
 def test_adapters(server: Server, tmp_path: Path) -> None:
-    """More than there is room for on the device, loaded and forgotten while the server runs."""
+    """More adapters than the device has slots are loaded and unloaded while the server runs."""
 
     async def ask_all(adapters: list[Adapter]) -> list[str | None]:
         async with aiohttp.ClientSession(server.url) as session:
@@ -250,7 +250,7 @@ def test_request_that_cannot_be_served(server: Server) -> None:
 
 
 async def _ask_until(server: Server, end: Callable[[], None]) -> list[str]:
-    """Calls `end` when eight requests have got a part of their answers; how they ended."""
+    """Calls `end` when eight requests have parts of their answers; returns how they ended."""
     started = [asyncio.Event() for _ in range(8)]
 
     async def ask(session: aiohttp.ClientSession, index: int) -> str:
@@ -271,7 +271,7 @@ async def _ask_until(server: Server, end: Callable[[], None]) -> list[str]:
 
 
 def test_end(server: Server, request: pytest.FixtureRequest) -> None:
-    """The last test: by Ctrl-C, or because the engine's process is killed.
+    """The last test ends the server by Ctrl-C, or kills the engine's process.
 
     Answers that are not complete end with an error, and no process is left.
     """

@@ -23,7 +23,7 @@ _TOKENS = 64 if _IS_FULL else 10
 
 
 class Saved:
-    """The model in a folder, and what PyTorch says."""
+    """The model in a folder, and PyTorch's answers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.tokenizer, model = folder, smollm2.read_tokenizer(), smollm2.read_model()
@@ -39,7 +39,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
 
 @pytest.fixture(scope="module", autouse=True)
 def stored_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The server loads what the engine before it has compiled."""
+    """A folder of compiled programs: the server loads the programs of the engine before it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_XLA_CACHE_PATH", str(tmp_path_factory.mktemp("programs")))
         yield
@@ -52,7 +52,7 @@ def test_offline(saved: Saved) -> None:
 
 def test_served(saved: Saved, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fork(command: list[str], **_: object) -> Script | subprocess.Popen:
-        """Starts it by a fork, unlike examples_test."""
+        """Starts the server by a fork, unlike examples_test."""
         begin = [sys.executable, "-P", "-m", vllm_command.MODULE]
         assert command[: len(begin)] == begin
         return vllm_command.start(command[len(begin) :], tmp_path / "log")

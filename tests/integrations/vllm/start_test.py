@@ -1,4 +1,4 @@
-"""An engine's start: weights that go to the devices one by one, programs, and what the log says."""
+"""An engine's start: weights are sent to the devices one by one; programs; the log."""
 
 import time
 from collections.abc import Callable
@@ -34,10 +34,10 @@ def host_bytes(weight: torch.Tensor) -> int:
 
 
 class Watched:
-    """Records the weights that are loaded, and how.
+    """Records how weights are loaded.
 
     Attributes:
-        streams: of weights.
+        streams: the streams of weights.
         programs: how many were compiled while the model was loaded.
     """
 
@@ -64,8 +64,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(monkeypatch)
 
 
-# Weights of two layers: of the products, including the router's, and two of the experts. Then the
-# tables of tokens and of logits, which differ.
+# The count: for each of two layers, a weight for each product, including the router's, and two for
+# experts; then the tables of tokens and of logits, which are not shared.
 @pytest.mark.parametrize(
     ("family", "count"), [("qwen2", 2 * 4 + 2), ("qwen3_moe", 2 * (3 + 2) + 2)]
 )
@@ -119,7 +119,7 @@ def test_random_weights(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_weight_of_the_wrong_size(models: Path, tmp_path: Path) -> None:
-    """The error of a thread that reads is that of the start."""
+    """The start raises the error of the thread that reads the weight."""
     model = Path(families.write("llama", models))
     for file in model.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -132,7 +132,7 @@ def test_a_weight_of_the_wrong_size(models: Path, tmp_path: Path) -> None:
 
 
 class Table(torch.nn.Module):
-    """A weight that two tensors of a file fill."""
+    """A weight that a file stores as two tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class Table(torch.nn.Module):
 
 
 class Sent(weights.Placement):
-    """Records what is sent, from the host to the host."""
+    """Records the tensors that are sent, which stay on the host."""
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"), None)
@@ -186,7 +186,7 @@ def test_a_layer_that_cannot_be_read_again(monkeypatch: pytest.MonkeyPatch) -> N
     stream = weights.WeightStream(table, placement)
     read = table.weight
     read.weight_loader(read, torch.full((4, 2), 1.0), 0)
-    with pytest.raises(UnsupportedError, match="of a quantized layer twice; remove the files"):
+    with pytest.raises(UnsupportedError, match="of a quantized layer twice; remove the dup"):
         read.weight_loader(read, torch.full((4, 2), 1.0), 0)
     stream.finish()
     assert placement.sent[0].tolist() == [[2, 2]] * 4

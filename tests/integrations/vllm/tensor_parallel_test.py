@@ -1,4 +1,4 @@
-"""A model that several devices share; BUILD says how many. engine_test.py runs on them, too."""
+"""A model that several devices share; BUILD sets their number, for engine_test.py, too."""
 
 import collections
 import functools
@@ -20,9 +20,9 @@ from vllm_xla_gpu.limits import LATENT_DIM, UnsupportedError
 from torch_xla_ext import ops, sharding
 from torch_xla_ext.ops.all_reduce import WORKSPACE_BYTES
 
-# Not those of engine_test.py, whose programs XLA would find again.
+# The numbers differ from engine_test.py's, because XLA would find equal programs again.
 PAGES, PAGE_SIZE = 20, 16
-# Whose positions, and norms of heads, the kernel that writes the cache computes.
+# Families for which the kernel that writes the cache also applies rotations and heads' norms.
 ROTATED = {"gemma2", "gemma3", "glm4_moe", "gpt_oss", "qwen3", "qwen3_moe"}
 LIMITS = {"max_model_len": 128, "max_num_seqs": 8, "max_num_batched_tokens": 32, "seed": 0}
 
@@ -76,7 +76,7 @@ def test_tokens_of_others(family: str, models: Path) -> None:
 
 @pytest.mark.parametrize("family", families.LATENT)
 def test_latent_attention(family: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each device has its heads, and all rows of the cache."""
+    """Each device has its own heads, and the whole cache."""
     monkeypatch.setenv("TORCH_XLA_EXT_REFUSE_GATHERS", "1")
     model, config = families.write(family, models), families.LATENT[family]
     with programs.compiled() as compiled:
@@ -90,7 +90,7 @@ def test_latent_attention(family: str, models: Path, monkeypatch: pytest.MonkeyP
 
 
 def _steps(compiled: programs.Programs, target: str) -> dict[int, str]:
-    """The programs of steps, by their tokens: which is compiled first may change."""
+    """The programs of steps, by their numbers of tokens; the order of compilation may vary."""
     steps = [text for text in compiled if f'custom_call_target="{target}' in text]
     assert len(steps) == 2
     steps.sort(key=lambda text: any("[32," in found for found in programs.collectives(text)))
@@ -98,9 +98,10 @@ def _steps(compiled: programs.Programs, target: str) -> dict[int, str]:
 
 
 def _check_collectives(program: str, tokens: int, config: transformers.PretrainedConfig) -> None:
-    """A sum of the embedding, two a layer, and one for an expert that all tokens have.
+    """Checks a step's collectives.
 
-    Of each sequence the best token of each device.
+    There is a sum for the embedding, there are two for each layer, and one for each expert that
+    serves all tokens. Each device sends each sequence's best token.
     """
     layers, width = config.num_hidden_layers, config.hidden_size
     shared = layers - config.first_k_dense_replace if hasattr(config, "n_shared_experts") else 0
@@ -111,7 +112,7 @@ def _check_collectives(program: str, tokens: int, config: transformers.Pretraine
 
 
 def _experts(config: transformers.PretrainedConfig) -> int:
-    """Their number; families have different names for it."""
+    """The number of experts, for which families have different names."""
     names = ("num_local_experts", "num_experts", "n_routed_experts")
     return next((getattr(config, name) for name in names if hasattr(config, name)), 0)
 
@@ -147,9 +148,10 @@ def test_products_of_few_tokens(
 
 @pytest.mark.parametrize("family", ["llama", "glm4_moe"])
 def test_sums_in_one_exchange(family: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All sums but the experts' are ops.all_reduce, as on GPUs; on the CPU it is XLA's own.
+    """All sums but the experts' use ops.all_reduce, as on GPUs.
 
-    A collective of XLA's in a CUDA graph would have the graph written anew in each step.
+    On GPUs, XLA would update a CUDA graph with a collective of its own in each step. On the CPU,
+    ops.all_reduce uses XLA's collective.
     """
     _use_peer_memory(monkeypatch)
     calls = collections.Counter()
@@ -170,8 +172,7 @@ def test_sums_in_one_exchange(family: str, models: Path, monkeypatch: pytest.Mon
     families.check_tokens(llm, model)
     steps = [text for text in compiled if 'custom_call_target="XlaGpuRaggedPaged' in text]
     layers = families.FAMILIES[family].num_hidden_layers
-    # Exchanges of attention and MLPs, mostly with the norm after them, the embedding, the best
-    # tokens.
+    # Exchanges for attention and MLPs, mostly with the next norm, the embedding, and best tokens.
     with_shared_experts = 1 if family == "glm4_moe" else 0
     with_norm = 2 * layers - with_shared_experts
     num_exchanges = 2 * layers + 2
@@ -184,7 +185,7 @@ def test_sums_in_one_exchange(family: str, models: Path, monkeypatch: pytest.Mon
 
 
 def _check_best_tokens(devices: tensor_parallel.Devices) -> None:
-    """The first of equals, and NaN and infinities, as torch.argmax has them."""
+    """Checks that equal logits, NaN and infinities give torch.argmax's tokens."""
     logits = torch.randn(64, families.VOCABULARY).round()
     logits[0] = 0
     logits[1, [5, 300]] = torch.inf

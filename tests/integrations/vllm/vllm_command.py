@@ -10,7 +10,7 @@ MODULE = "vllm.entrypoints.cli.main"
 
 
 def start(arguments: list[str], log: Path, **environment: str) -> Script | subprocess.Popen:
-    """Starts it with a process group of its own; the engine's process is forked from it, too."""
+    """Starts the command in a new process group; it forks the engine's process."""
     code = (
         f"import os, runpy, sys\nos.setsid()\nsys.argv = {['vllm', *arguments]}\n"
         f"runpy.run_module({MODULE!r}, run_name='__main__', alter_sys=True)"

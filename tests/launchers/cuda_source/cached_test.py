@@ -1,4 +1,4 @@
-"""Calls of cuda_kernel that are cached: each is what it would be without the others."""
+"""Cached calls of cuda_kernel: each equals the same call without a cache."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def without_signature() -> CudaKernel:
 
 
 def variants(device: torch.device) -> dict[str, Callable[[CudaKernel], list[Tensor]]]:
-    """Calls that differ in one thing from the first."""
+    """Calls that each differ in one thing from the first one."""
     x, half, short = (torch.randn(n, device=device) for n in (1000, 500, 999))
 
     def of(
@@ -73,7 +73,7 @@ def test_cached_calls_equal_single_calls(device: torch.device) -> None:
         for name, call in given.items():
             assert shown(call, kernel) == alone[name], name
     assert len(kernel.calls._cached) == len(given) - 1  # all but the one with a function
-    # That one is as the first, and two others are in other words.
+    # The call with a function equals the first one, and so do two calls in other notations.
     assert len({str(each) for each in alone.values()}) == len(given) - 3
 
 
@@ -101,7 +101,7 @@ def test_with_a_signature(device: torch.device) -> None:
 
 @pytest.mark.filterwarnings("ignore:cuda_kernel 'mix'")
 def test_operands_are_not_cached(device: torch.device) -> None:
-    """Neither their values nor whether a gradient is asked for."""
+    """The cache depends neither on operands' values nor on requires_grad."""
     kernel = without_signature()
     x = torch.randn(10, device=device)
     for _ in range(2):

@@ -174,7 +174,7 @@ def test_without_nvrtc_the_source_is_not_read(
     squares("this is not CUDA")(x)
     with pytest.raises(RuntimeError, match="NVRTC is not installed"):
         squares().check()
-    # The launch is checked, and so are types that the source shows.
+    # The launch and the types in the source are checked.
     with pytest.raises(ValueError, match="1 to 1024"):
         squares(block=2048)(x)
     with pytest.raises(TypeError, match=r"is double const\*"):

@@ -1,4 +1,4 @@
-"""Compiling with NVRTC: what is made, the cache, headers, and error texts. No GPU is needed."""
+"""Compiling with NVRTC: results, the cache, headers, and error texts. No GPU is needed."""
 
 import os
 import re
@@ -22,7 +22,7 @@ def compiled(text: str, name: str, architecture: str = "sm_90a", **fields: objec
 
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The architectures that NVRTC was called for."""
+    """A list of the architectures for which NVRTC is called."""
     calls = []
     upstream = nvrtc.Nvrtc.compile
 
@@ -131,7 +131,7 @@ def test_the_cache(compilations: list[str], folder: Path) -> None:
     assert compiled(SQUARE, "square") == first
     assert compilations == ["-arch=sm_90a"]
     assert len(list(folder.iterdir())) == 1
-    # Whatever changes what is compiled is another kernel.
+    # Every change of the compiled source gives another kernel.
     compiled(SQUARE + " ", "square")
     compiled(SQUARE, "square", "sm_80")
     compiled(SQUARE, "square", options=("--use_fast_math",))
@@ -188,7 +188,7 @@ def test_a_changed_header_is_another_kernel(compilations: list[str], tmp_path: P
     folders = {"include_dirs": (first, second)}
     modules = [compiled(INCLUDING, "f", **folders).module for _ in range(2)]
     assert len(compilations) == 1
-    # Its content, a file that it may include, and one that comes before it.
+    # Changes: the header's content, a file that it may include, and a file found before it.
     (second / "factor.h").write_text('#include "other.h"\n#define FACTOR 3')
     (second / "other.h").write_text("")
     modules.append(compiled(INCLUDING, "f", **folders).module)

@@ -1,4 +1,4 @@
-"""Configurations that are timed, by a driver in Python, with what may go wrong on a device."""
+"""Configurations are timed with a driver in Python, which simulates a device's errors."""
 
 import logging
 from pathlib import Path
@@ -15,7 +15,7 @@ from xla_kernels.cuda_source import device_timer
 from xla_kernels.launch import Launch
 
 __all__ = ["fake_cuda"]
-# How long a kernel runs, by its block; others are refused. One fails while it runs.
+# A kernel's milliseconds by its block; -1: it fails while it runs. Other blocks are refused.
 TIMES = {32: 0.3, 64: 0.002, 128: 0.01, 1024: -1}
 
 
@@ -52,7 +52,7 @@ def block_of_a_call(device: torch.device, *blocks: int) -> int:
 def test_the_fastest(
     gpu: FakeCuda, device: torch.device, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    # One has too many threads for any launch, the driver refuses another.
+    # One block has too many threads for any launch, and the driver refuses another one.
     assert block_of_a_call(device, 32, 5000, 128, 512, 64) == 64
     assert gpu.is_clean()
     error = capfd.readouterr().err
@@ -65,7 +65,7 @@ def test_the_fastest(
 
 def test_left_out(gpu: FakeCuda, device: torch.device, caplog: pytest.LogCaptureFixture) -> None:
     assert block_of_a_call(device, 5000, 512, 64) == 64
-    assert [record.getMessage().partition(" is left out")[0] for record in caplog.records] == [
+    assert [record.getMessage().partition(" is skipped")[0] for record in caplog.records] == [
         "cuda_kernel 'square': BLOCK=5000",
         "cuda_kernel 'square': BLOCK=512",
     ]
@@ -75,7 +75,7 @@ def test_left_out(gpu: FakeCuda, device: torch.device, caplog: pytest.LogCapture
 
 
 def test_a_kernel_that_fails(gpu: FakeCuda, device: torch.device, folder: Path) -> None:
-    text = r"it fails with BLOCK=1024, after which .*cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDR"
+    text = r"it failed with BLOCK=1024, and .*cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDR"
     with pytest.raises(RuntimeError, match=text):
         block_of_a_call(device, 64, 1024, 128)
     assert gpu.is_clean()

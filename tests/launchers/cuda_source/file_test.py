@@ -1,4 +1,4 @@
-"""Kernels from files: saved ones, cubins and PTX; how their kernels are named and chosen."""
+"""Kernels from files: saved kernels, cubins and PTX; how kernels in a file are named and chosen."""
 
 import json
 import struct
@@ -110,7 +110,7 @@ def test_cubins_and_ptx(
     for name in ("own::scale<float, 3>", "_ZN3own5scaleIfLi3EEEvPKT_PS1_x"):
         kernel = CudaKernel.from_file(path, name)
         assert "scale" in attributes(*kernel[1, 256](x, 1000, outputs=[x]))["kernel"]
-    # Types that the name does not have.
+    # Types that are not in the name.
     with pytest.raises(
         ValueError, match=r"'add_to' does not contain the parameters' types; pass prototype="
     ):

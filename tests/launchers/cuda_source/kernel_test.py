@@ -1,4 +1,4 @@
-"""Calls of cuda_kernel: what a GPU is handed, from the HLO; references; error texts."""
+"""Calls of cuda_kernel: the launch for a GPU in the HLO; references; error texts."""
 
 import ctypes
 import re
@@ -170,7 +170,7 @@ def test_a_write_without_an_alias_is_warned_of(x: Tensor) -> None:
         ),
         ((1000,), {"aliases": ["out"]}, "there is no way to bind 1 outputs"),
         ((1000,), {"outputs": {"out": "?"}}, "output out: expected a tensor"),
-        ((1000,), {"outputs": {"x": ((3,), torch.float32)}}, "through which no output is written"),
+        ((1000,), {"outputs": {"x": ((3,), torch.float32)}}, "an output needs a non-const pointer"),
         ((1000,), {"outputs": []}, "it has neither outputs nor aliases"),
     ],
 )
@@ -212,7 +212,7 @@ def test_wrong_dtypes_and_launches(square: CudaKernel, x: Tensor) -> None:
 
 
 def test_wrong_calls_on_the_cpu(square: CudaKernel, x: Tensor) -> None:
-    """Calls on the CPU check whatever the source text shows."""
+    """Calls on the CPU check everything that the source text shows."""
     with pytest.raises(TypeError, match=r"parameter 2 .n.: expected int but got float"):
         square[4, 256](x, 1.5, outputs=[x])
     with pytest.raises(TypeError, match="there is no way to bind"):
@@ -328,7 +328,7 @@ def test_a_signature_that_does_not_fit(x: Tensor) -> None:
         call("(x: F32[n]) -> (out: F32[n])", arguments="x x n")
     with pytest.raises(ValueError, match="arguments has 2 words, but the kernel has 3 parameters"):
         call("(x: F32[n]) -> (out: F32[n])", arguments="x out")
-    with pytest.raises(TypeError, match=r"is float const.*, through which no result is written"):
+    with pytest.raises(TypeError, match=r"is float const.*, but a result needs a non-const"):
         call("(x: F32[n]) -> (out: F32[n])", arguments="out x n")
     with pytest.raises(TypeError, match=r"is float\*, an array of F32, but the array is F16"):
         call("(x: F32[n]) -> (out: F16[n])")

@@ -1,4 +1,4 @@
-"""The launch of compiled kernels (csrc/launchers), with a driver that writes it down."""
+"""The launch of compiled kernels (csrc/launchers), with a driver that records launches."""
 
 import ctypes
 import os
@@ -16,7 +16,7 @@ MODULE = "a module"
 
 class Driver:
     def __init__(self) -> None:
-        # The process's libcuda.so.1 from now on: the dynamic loader knows it by its name.
+        # From now on this is the process's libcuda.so.1: the dynamic loader finds it by its name.
         self._library = ctypes.CDLL(os.environ["FAKE_DRIVER"])
         self._library.fake_driver_log.restype = ctypes.c_char_p
 

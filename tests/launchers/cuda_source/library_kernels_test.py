@@ -1,4 +1,4 @@
-"""Kernels of CuPy, Numba and cuTile as cuda_kernel takes them: what a GPU is handed."""
+"""Kernels of CuPy, Numba and cuTile in cuda_kernel: the launch for a GPU."""
 
 import io
 import re
@@ -54,7 +54,7 @@ class RawKernel:
 
 @pytest.fixture(autouse=True)
 def cupy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no CuPy, a module of which RawKernel could be."""
+    """A module that stands for CuPy, of which RawKernel could be."""
     module = types.ModuleType("cupy")
     module.__file__ = None
     monkeypatch.setitem(sys.modules, "cupy", module)
@@ -178,7 +178,7 @@ def test_no_warning_of_writes(x: Tensor, recwarn: pytest.WarningsRecorder) -> No
 
 @on_a_gpu
 def test_another_layout_than_the_modules(x: Tensor) -> None:
-    """A newer version of a library may pass its arguments otherwise."""
+    """A newer version of a library may pass its arguments in another way, so it is refused."""
     with pytest.raises(RuntimeError, match=r"Lengths 1.0 has compiled .*\(8, 8, 8, 8, 4\) bytes, "):
         python_kernel(Lengths())[1, 32](x, 2, outputs={"out": x})
 
@@ -194,11 +194,11 @@ def test_arrays_of_numba() -> None:
 def test_options_of_numba_that_are_refused(option: str) -> None:
     dispatcher = type("CUDADispatcher", (), {"__module__": "numba.cuda.dispatcher"})()
     dispatcher.py_func, dispatcher.targetoptions = test_arrays_of_numba, {option: ["x"]}
-    with pytest.raises(ValueError, match=f"it has {option}=.* which only Numba's own launch can"):
+    with pytest.raises(ValueError, match=f"it has {option}=.* only Numba's own launch supports"):
         cuda_kernel(dispatcher)
 
 
-# cuTile's own package is here without its compiler: its types of arguments are real.
+# cuTile's own package is installed without its compiler, so the types of arguments are real.
 
 
 def tile_kernel(**options: object) -> CudaKernel:
@@ -258,7 +258,7 @@ def test_numbers_and_constants_of_cutile() -> None:
         code.words(code.types([array(2), array(2), Argument(1), Argument(1)])[2], Argument(2**31))
     with pytest.raises(TypeError, match="factor is of type list; pass an XLA tensor"):
         code.types([array(2), array(2), Argument([1]), Argument(16)])
-    with pytest.raises(TypeError, match="no dtype C64, as x has"):
+    with pytest.raises(TypeError, match="not support C64, the dtype of x"):
         code.types([array(2, dtype=torch.complex64), array(2), Argument(1), Argument(16)])
 
 

@@ -1,4 +1,4 @@
-"""Kernels that the tests here compile, and what is traced for a GPU."""
+"""Kernels that this folder's tests compile, and the attributes of traced calls."""
 
 import re
 import struct
@@ -36,7 +36,7 @@ extern "C" __global__ void add_to(float* state, const float* x, float factor, Ra
 
 
 def attributes(*tensors: Tensor) -> dict[str, str]:
-    """The attributes of the one call of the graph, as the HLO shows them."""
+    """The attributes of the graph's only call, as in the HLO."""
     (line,) = [line for line in hlo(*tensors).splitlines() if " custom-call(" in line]
     assert 'custom_call_target="XlaGpuCompiledKernel"' in line
     text = line.replace('\\"', '"')

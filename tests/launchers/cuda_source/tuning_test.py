@@ -1,4 +1,4 @@
-"""Configurations of a kernel: which is chosen, where the choice is kept, and what is refused.
+"""Configurations of a kernel: the choice, where it is stored, and errors.
 
 Nothing is timed here: tests/gpu/tuning_test.py does that.
 """
@@ -43,7 +43,7 @@ def squares(source: str = SQUARE, name: str = "square<{BLOCK}>", **options: obje
 
 
 class Device:
-    """One that does nothing, in a time that depends on the number of threads."""
+    """A device that computes nothing. Its times depend on the number of threads."""
 
     def __init__(self) -> None:
         self.times: dict[int, float] = {64: 3.0, 128: 1.0, 256: 2.0}
@@ -105,7 +105,7 @@ def test_the_fastest_is_chosen_once(
     assert block(torch.ops.tuning_test.square(x)) == 128
     assert not gpu.launched
     assert not capfd.readouterr().err
-    # The fastest of other shapes may be another one.
+    # For other shapes, another configuration may be the fastest.
     gpu.times[256] = 0.5
     assert block(*kernel(torch.randn(301, device=device))) == 256
     file.write_text("damaged")
@@ -248,5 +248,5 @@ def test_processes_choose_the_same() -> None:
         given = [file.seek(0) or file.read().splitlines()[-2:] for file in out]
     assert given[0][0] == given[1][0]
     assert given[0][0] in ("of 0", "of 1")
-    failed = "another process of this program failed to choose for all; see its error"
+    failed = "the process that chooses for all has failed; see its error"
     assert sorted(answers[1] for answers in given) == ["a failure", failed]

@@ -34,7 +34,8 @@ std::string TypeName(const py::handle& value) {
   return Py_TYPE(value.ptr())->tp_name;
 }
 
-// The maximum size of a payload: a program is a protobuf message.
+// The maximum size of a payload. A program is a protobuf message, which must be
+// smaller than 2 GiB.
 constexpr size_t kMaxBytes = size_t{1} << 30;
 
 // The UTF-8 of a str, owned by `text`; nullopt if it cannot be encoded.
@@ -159,8 +160,8 @@ std::vector<int64_t> ParseShape(const std::string& target,
                             "has the negative dimension " +
                             std::to_string(shape[i]));
     }
-    // An empty result has no bytes, whatever its other dimensions, but XLA
-    // still multiplies those.
+    // A dimension of 0 makes the result empty, but XLA still multiplies the
+    // other dimensions.
     overflow |=
         out_of_range != 0 ||
         __builtin_mul_overflow(bytes, std::max<int64_t>(shape[i], 1), &bytes);
@@ -232,10 +233,10 @@ std::string ParseBytes(const std::string& target, const char* name,
                           "is not valid text: it has half of a surrogate pair");
   }
   if (bytes->size() > kMaxBytes) {
-    throw py::value_error(Where(target, {name}) + "has " +
-                          std::to_string(bytes->size()) +
-                          " bytes, but may have 2^30; XLA holds a program in "
-                          "messages of less than 2^31: pass an operand");
+    throw py::value_error(
+        Where(target, {name}) + "has " + std::to_string(bytes->size()) +
+        " bytes, but at most 2^30 are allowed, because XLA stores a program in "
+        "messages of less than 2^31 bytes: pass an operand instead");
   }
   return std::string(*bytes);
 }
@@ -309,7 +310,7 @@ OutputTypes ParseOutputTypes(const std::string& target,
     if (!XlaType(scalar_type)) {
       throw py::value_error(Where(target, {"output_dtypes", i}) + "is " +
                             DTypeName(scalar_type) +
-                            ", which torch_xla has no type for");
+                            ", which torch_xla does not support");
     }
     types.dtypes.push_back(scalar_type);
     types.shapes.push_back(ParseShape(target, {"output_shapes", i},

@@ -20,7 +20,8 @@ namespace torch_xla_ext {
 // Parses a non-empty str.
 std::string ParseTarget(const pybind11::handle& target);
 
-// Returns `value`, which is bytes or a str (as UTF-8), of the argument `name`.
+// Returns the bytes of the argument `name`: `value` is bytes, or a str, which
+// is encoded as UTF-8.
 std::string ParseBytes(const std::string& target, const char* name,
                        const pybind11::handle& value);
 

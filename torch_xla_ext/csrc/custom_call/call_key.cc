@@ -64,11 +64,11 @@ class KeyOfValues {
     } else if (PyFloat_CheckExact(object)) {
       key_.push_back('d');
       AppendBytes(PyFloat_AS_DOUBLE(object),
-                  &key_);  // keeps -0.0 and 0.0 apart
+                  &key_);  // distinguishes -0.0 and 0.0
     } else if (PyUnicode_CheckExact(object)) {
       Py_ssize_t size = 0;
       const char* const text = PyUnicode_AsUTF8AndSize(object, &size);
-      if (text == nullptr) {  // a surrogate
+      if (text == nullptr) {  // lone surrogates have no UTF-8
         PyErr_Clear();
         return false;
       }

@@ -14,11 +14,11 @@ namespace torch_xla_ext {
 namespace {
 
 // Appends the operands that results alias a second time, from the last result
-// to the first. The HLO does not have these extra operands; but the program's
+// to the first. The HLO does not have these extra operands. But the program's
 // parameters are numbered in post-order, which begins at a node's last operand,
-// so the aliased ones come first, in the order of the results. XLA pairs
-// donated parameters with results of the same size by their order, and copies
-// both if that order is not the one of the aliases.
+// so the aliased operands come first, in the order of the results. XLA pairs
+// donated parameters with results of the same size in order, and copies both if
+// the aliases have a different order.
 std::vector<torch::lazy::Value> WithAliasedLast(
     torch::lazy::OpList inputs, const std::map<int64_t, int64_t>& aliases) {
   std::vector<torch::lazy::Value> operands(inputs.begin(), inputs.end());
@@ -60,7 +60,7 @@ xla::Shape WithLayouts(const xla::Shape& results,
   return xla::ShapeUtil::MakeTupleShape(shapes);
 }
 
-// An untyped kernel learns its shapes, if at all, at trace time.
+// An untyped kernel is given its shapes, if at all, when the call is traced.
 void CheckStatic(const std::string& target, size_t index,
                  const xla::Shape& shape) {
   if (shape.is_static()) return;

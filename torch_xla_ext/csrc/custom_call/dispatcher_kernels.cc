@@ -85,7 +85,7 @@ bool AppendKey(const c10::IValue& value, std::string* key) {
     AppendBytes(value.toInt(), key);
   } else if (value.isDouble()) {
     key->push_back('d');
-    AppendBytes(value.toDouble(), key);  // keeps -0.0 and 0.0 apart
+    AppendBytes(value.toDouble(), key);  // distinguishes -0.0 and 0.0
   } else if (value.isString()) {
     key->push_back('s');
     AppendText(value.toStringRef(), key);
@@ -110,7 +110,8 @@ class PreparedCalls {
         run_(std::move(run)),
         environment_(std::move(environment)) {}
 
-  // All results of the kernel; the operator returns the first ones.
+  // Returns all results of the kernel, of which the operator returns the first
+  // ones.
   std::vector<at::Tensor> Call(Arguments args) {
     // Read before any lookup, so that a registration in the meantime makes the
     // entry stale.
@@ -250,8 +251,8 @@ class AutogradKernel : public c10::OperatorKernel {
       const at::AutoDispatchBelowAutograd guard;
       op.callBoxed(stack);
     }
-    // Values that autograd has saved are overwritten; bumping the version makes
-    // backward() report this.
+    // The call overwrites values that autograd may have saved. Bumping the
+    // version makes backward() report this.
     for (const at::Tensor& tensor : written) {
       if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
     }

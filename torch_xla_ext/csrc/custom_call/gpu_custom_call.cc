@@ -33,7 +33,7 @@ std::string_view Trimmed(std::string_view text) {
 bool MayBeField(std::string_view name) {
   std::string plain;
   for (const char c : name) {
-    if (c == '\\') return true;  // an escape, which may stand for anything
+    if (c == '\\') return true;  // an escape may stand for any character
     if (c != '_') plain += c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c;
   }
   constexpr std::string_view kConfig = "config";
@@ -50,8 +50,8 @@ bool MayBeField(std::string_view name) {
   return false;
 }
 
-// Whether XLA:GPU may parse a payload as its message. It cannot if the first
-// name is not a field's: then it passes the payload on unchanged.
+// Whether XLA:GPU may parse a payload as its message. If the first name is not
+// that of a field, XLA:GPU cannot, and passes the payload on unchanged.
 bool MayBeGpuBackendConfig(std::string_view payload) {
   const std::string_view text = Trimmed(payload);
   if (text.size() < 2 || text.front() != '{' || text.back() != '}') {

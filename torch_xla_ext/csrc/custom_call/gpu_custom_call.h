@@ -32,8 +32,9 @@ std::vector<xla::XlaOp> BuildGpuCustomCall(std::vector<xla::XlaOp> inputs,
 void CheckGpuPayload(const std::string& target, const std::string& payload);
 
 // The same for an untyped call of upstream's _xla_custom_call, whose callers
-// may mean to configure XLA: throws only for an empty JSON object. In any other
-// object that XLA parses, the caller has named a field of GpuBackendConfig.
+// may mean to configure XLA: throws only for an empty JSON object. A caller
+// that passes any other object that XLA parses has named a field of
+// GpuBackendConfig.
 void CheckBackendConfig(const std::string& target,
                         const std::string& backend_config);
 

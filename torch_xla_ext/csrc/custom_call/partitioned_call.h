@@ -22,9 +22,9 @@ inline constexpr char kPartitionedTarget[] = "torch_xla_ext.partitioned";
 // Equal calls have equal keys, in every process.
 std::string KeepPartitionedCall(const CustomCallConfig& config);
 
-// Whether this thread lowers the calls of programs for several devices by their
-// kernels' names, with whole operands: for a program that leaves the process,
-// and with it the partitioner.
+// Whether this thread lowers calls in programs for several devices under their
+// kernels' names, with whole operands. This is for a program that leaves the
+// process, because the partitioner stays in the process.
 void SetLowersWholeCalls(bool lowers);
 bool LowersWholeCalls();
 

@@ -11,8 +11,8 @@
 
 namespace torch_xla_ext {
 
-// Everything about a call except its operands. Valid for operands of the
-// shapes, dtypes and device that it was prepared for.
+// Everything about a call except its operands. Valid only for operands of the
+// shapes, dtypes and device for which it was prepared.
 struct PreparedCall {
   torch::lazy::OpKind kind;
   CustomCallConfig config;

@@ -28,9 +28,9 @@ struct ComputeStream {
 
 std::atomic<const ComputeStream*> compute_stream{nullptr};
 
-// Makes a context the thread's current one. PyTorch's default stream is the
-// context's own, which CUDA identifies by the current context, and threads
-// without a context may free tensors.
+// Makes a context the thread's current one. This is needed because CUDA finds
+// the default stream, which PyTorch uses, through the current context, and a
+// thread without one may free tensors.
 class CurrentContext {
  public:
   explicit CurrentContext(CUcontext context) {
@@ -106,7 +106,7 @@ void XlaWaitsFor(uintptr_t stream) {
                                           &status),
         "cuStreamIsCapturing");
   if (status != CU_STREAM_CAPTURE_STATUS_NONE) {
-    // XLA's stream would become part of the capture.
+    // Otherwise XLA's stream would become part of the capture.
     throw std::runtime_error(
         "torch.compile(backend=\"openxla\"): a CUDA graph cannot capture XLA's "
         "programs: call the function outside of torch.cuda.graph");

@@ -8,7 +8,7 @@
 namespace torch_xla_ext::graph {
 
 // The FFI target whose call reports the stream on which XLA runs its programs.
-// XLA has one such stream for a device, for its lifetime.
+// XLA has one such stream per device, which never changes.
 inline constexpr char kComputeStreamTarget[] = "XlaGpuComputeStream";
 
 // Whether a call of that target has run, as the functions below require.

@@ -57,8 +57,7 @@ void StartOnDevices(Launch* launch) {
               launch);
 }
 
-// Destroys values that are not used any more, when the program has been started
-// or has failed.
+// Destroys unused values when the program has been started or has failed.
 class ClearUnused {
  public:
   explicit ClearUnused(const Launch& launch) : launch_(launch) {}
@@ -92,7 +91,7 @@ bool Computes(const Launch& launch, const torch::lazy::BackendDataPtr& data) {
                      });
 }
 
-// Called instead of executing the program if an earlier one has failed.
+// Called instead of executing the program if an earlier program has failed.
 void Drop(const Launch& launch) {
   for (size_t k = 0; k < launch.written.size(); ++k) {
     if (const auto result = launch.results[k].lock()) {
@@ -114,8 +113,8 @@ DeviceLock LockDevice(const torch::lazy::BackendDevice& device) {
 struct LaunchTicket::Queue {
   std::mutex mutex;
   std::condition_variable changed;
-  // The run of the thread that has the lock and starts programs; 0 if there is
-  // none.
+  // Identifies the run of the thread that has the lock and starts programs; 0
+  // if there is none.
   uint64_t run = 0;
   uint64_t num_runs = 0;
   size_t num_started = 0;  // in this run
@@ -161,7 +160,7 @@ LaunchTicket::LaunchTicket(const torch::lazy::BackendDevice& device)
 std::optional<LaunchTicket> LaunchTicket::Behind(
     const torch::lazy::BackendDevice& device) {
   constexpr size_t kMaxWaiting = 2;
-  // Then other waiting threads acquire the lock.
+  // After this many programs, the thread lets others acquire the lock.
   constexpr size_t kMaxStarted = 64;
   Queue* const queue = QueueOf(device);
   const uint64_t run = WaitUnlessLost([queue]() -> uint64_t {

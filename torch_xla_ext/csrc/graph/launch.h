@@ -36,8 +36,8 @@ class LaunchTicket {
   // Like LockDevice.
   explicit LaunchTicket(const torch::lazy::BackendDevice& device);
   // A place behind programs that have not been started yet. Returns nothing if
-  // there are no such programs, one has failed, or another thread should have
-  // the lock. Waits while many are queued.
+  // there are no such programs, if one has failed, or if it is another thread's
+  // turn to get the lock. Waits while many programs are queued.
   static std::optional<LaunchTicket> Behind(
       const torch::lazy::BackendDevice& device);
   LaunchTicket(LaunchTicket&& other) noexcept;
@@ -57,8 +57,8 @@ class LaunchTicket {
   // Whether all of this data has values, or will have them when the earlier
   // programs have been started.
   bool WillHaveValues(std::vector<torch::lazy::BackendDataPtr> data) const;
-  // Whether only the earlier programs refer to this data, as arguments, apart
-  // from these pointers.
+  // Whether nothing but these pointers and the arguments of earlier programs
+  // refers to this data.
   bool HasAllOthers(
       const std::vector<const torch::lazy::BackendDataPtr*>& data) const;
 
@@ -72,7 +72,7 @@ class LaunchTicket {
                        DeviceLock lock);
 
   Queue* queue_;
-  uint64_t run_ = 0;  // of the queue; 0 with the lock
+  uint64_t run_ = 0;  // of the queue; 0 if this has the lock
   DeviceLock lock_;
 };
 
@@ -102,7 +102,7 @@ struct Launch {
   torch::lazy::BackendDevice device;
   torch::lazy::ComputationPtr computation;
   bool is_sharded = false;
-  // All of these have values when the earlier programs have been started.
+  // All arguments have values when the earlier programs have been started.
   std::vector<std::shared_ptr<Data>> arguments;
   // The arguments whose new values are the first results.
   std::vector<size_t> written;

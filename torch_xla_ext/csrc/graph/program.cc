@@ -170,8 +170,8 @@ std::vector<Program::Input> Program::Gather(
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Source& source = description_.parameters[i];
     if (source.kind == Source::kSeed) {
-      // Like a lazy trace, which continues from the numbers drawn since the
-      // last step.
+      // As in a lazy trace, continue from the random numbers that were drawn
+      // since the last step.
       executor->SetRngSeed(device_, executor->GetRunningSeed(device_));
       inputs[i].data = executor->GetBaseSeedData(device_);
       continue;
@@ -318,7 +318,8 @@ torch::lazy::BackendDataPtr Program::TakeWritten(
       (*free)[number].data.use_count() > 1) {
     return MakeResult(number);
   }
-  std::atomic_thread_fence(std::memory_order_acquire);  // after the others' use
+  // Pairs with other threads' release of the data.
+  std::atomic_thread_fence(std::memory_order_acquire);
   return std::move((*free)[number].data);
 }
 
@@ -372,8 +373,9 @@ std::vector<torch::lazy::BackendDataPtr> Program::Start(
     torch::lazy::BackendDataPtr result = TakeWritten(k, free.get());
     launch->results.push_back(result);
     data_[i] = result;
-    // IsShared has shown that the tensor has nothing but its data. SetXlaData
-    // would make each tensor's sizes be computed again.
+    // IsShared has shown that the tensor has only its data, so its handle can
+    // be set directly. SetXlaData would also make PyTorch recompute the
+    // tensor's sizes.
     inputs[i].base->torch::lazy::LazyTensor::data()->handle = std::move(result);
   }
   if (donated_.size() > 1) launch->unused = donated_[donated_.size() - 2];

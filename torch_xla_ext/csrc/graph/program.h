@@ -30,8 +30,8 @@ struct Source {
     kGradient = 2,  // state[index].grad
     kConstant = 3,  // constants[index]
     kSeed = 4,      // of the random number generator
-    // arguments[index], its own values. The other kinds are the values of the
-    // whole storage: its views are made in the program.
+    // arguments[index], with its own values. For the other kinds, the parameter
+    // has the values of the whole storage, and the program makes the views.
     kOwnValues = 5,
   };
   Kind kind;
@@ -56,7 +56,7 @@ class Program {
       xla::Shape shape;
     };
     std::vector<Output> outputs;  // the results after those
-    // For each argument the number in `state` of a tensor with the same
+    // For each argument, the index in `state` of a tensor with the same
     // storage, or -1.
     std::vector<int64_t> argument_state;
     // Arguments and tensors of the state whose .grad the step replaces without
@@ -78,14 +78,13 @@ class Program {
   // The arguments that the program writes to, in the order of `written`.
   std::vector<size_t> WrittenArguments() const;
 
-  // Throws std::invalid_argument for another number of arguments than the
-  // program was made for.
+  // Throws std::invalid_argument if the number of arguments is wrong.
   void CheckCount(const std::vector<at::Tensor>& arguments) const;
 
   // The arguments of which a run needs copies, because it writes to the buffer
   // of an argument that has its own values (HasOwnValues), or the memory of
-  // another argument. A copy of an argument that the program writes to is to be
-  // copied back.
+  // another argument. If the program writes to such an argument, the caller
+  // must copy the copy back.
   std::vector<size_t> ArgumentsToCopy(
       const std::vector<at::Tensor>& arguments) const;
 
@@ -127,13 +126,13 @@ class Program {
     std::vector<int64_t> sizes;
     at::ScalarType dtype;
     bool requires_grad, has_grad;
-    bool is_view, has_new_metadata;  // t_() and the like
-    size_t group;  // the first of the state with the same storage
+    bool is_view, has_new_metadata;  // metadata changed in place, as by t_()
+    size_t group;  // the state's first tensor with the same storage
     const Storage* last_storage = nullptr;
-    // The view that was found with it. May not exist any more.
+    // The objects that the last call found. They may have been destroyed.
     const void *last_base = nullptr, *last_tensor = nullptr,
                *last_data = nullptr;
-    // The first parameter that is the value of its storage.
+    // The first parameter with the value of the tensor's storage.
     std::optional<size_t> parameter;
     std::shared_ptr<torch_xla::XLATensor::ShardingSpec> sharding;
   };
@@ -141,10 +140,11 @@ class Program {
   // The data of a parameter.
   struct Input {
     Storage* storage = nullptr;  // if the program may write to it
-    // Keeps `storage` alive. Not of the seed, nor of a tensor of the state.
+    // Keeps `storage` alive. Undefined for the seed and for tensors of the
+    // state.
     at::Tensor tensor;
     torch_xla::XLATensorPtr base;
-    // Of a parameter that is the seed, or a constant (ConstantOf).
+    // The data of a parameter that is the seed or a constant (ConstantOf).
     torch::lazy::BackendDataPtr data;
     // Whether the tensor has the storage's own base, and not a view of it.
     bool is_base = false;
@@ -162,13 +162,14 @@ class Program {
                               StartFunction start);
   std::vector<at::Tensor> Run(const std::vector<Input>& inputs,
                               StartFunction start);
-  // Below, `state` are the tensors of state_. FindState returns what Matches
-  // does, and sets `state` if that is true.
+  // Below, `state` has the tensors of state_. FindState returns whether the
+  // state matches (see Matches), and if so sets `state`.
   bool FindState(const std::vector<at::Tensor>& arguments,
                  std::vector<Found>* state);
-  // Prefetches the objects that FindState reads of the tensor, if they are
-  // those of the last call. Each object is found through the previous one, and
-  // the devices' work has displaced them from the processor's caches.
+  // Prefetches the objects that FindState reads for the tensor, assuming that
+  // they are those of the last call. Each object is reached through the
+  // previous one, and the last program has displaced them from the processor's
+  // caches.
   static void Prefetch(const StateTensor& expected);
   // Whether the tensor has the same data as after the last run, and so the same
   // shape.
@@ -199,7 +200,7 @@ class Program {
   // may_queue, values that earlier programs have yet to compute count as ready.
   // Throws std::runtime_error with the name of a parameter without a value.
   LaunchTicket Prepare(const std::vector<Input>& inputs, bool may_queue);
-  // Whether both hold without waiting for the earlier programs.
+  // Whether Prepare need neither copy nor wait for earlier programs.
   bool IsReady(const std::vector<Input>& inputs, const LaunchTicket& ticket);
   void CheckHaveValues(const std::vector<Input>& inputs);
   // Whether the parameter has the data that it had after the last run.
@@ -207,10 +208,11 @@ class Program {
                     const torch_xla::XLATensorPtr& base) const;
   // Returns data without a value for the result with this number.
   torch::lazy::BackendDataPtr MakeResult(size_t number) const;
-  // The same for the written parameter, used before if possible.
+  // The same for the new value of written parameter `number`. Reuses data from
+  // `free` if possible.
   torch::lazy::BackendDataPtr TakeWritten(size_t number,
                                           std::vector<Donated>* free) const;
-  // Return the results that follow those of the written parameters.
+  // These two return the results that follow those of the written parameters.
   std::vector<torch::lazy::BackendDataPtr> Start(
       LaunchTicket ticket, const std::vector<Input>& inputs,
       StartFunction start);
@@ -224,16 +226,17 @@ class Program {
   torch::lazy::BackendDevice device_;
   torch_xla::XLAGraphExecutor::ComputationCache::TypePtr computation_;
   std::vector<bool> is_written_;  // of the parameters
-  // Of all results; set by the first run. Shardings are null if the program is
-  // not sharded.
+  // The shapes and shardings of all results, set by the first run. Shardings
+  // are null if the program is not sharded.
   std::vector<xla::Shape> result_shapes_;
   std::vector<std::shared_ptr<torch_xla::XLATensor::ShardingSpec>>
       result_shardings_;
-  // The parameters' data after the last run, which have values unless
-  // NumLosses() has changed. Of a written parameter only data that a run made.
+  // The parameters' data after the last run. It has values unless NumLosses()
+  // has changed. For a written parameter, only data that a run has made is
+  // stored.
   std::vector<std::weak_ptr<torch::lazy::BackendData>> data_;
   uint64_t num_losses_ = 0;
-  // Of ConstantOf, by parameters, with the hashes of their operations.
+  // Caches ConstantOf by parameter, with the hash of the tensor's operations.
   std::unordered_map<
       size_t, std::pair<torch::lazy::hash_t, torch::lazy::BackendDataPtr>>
       constants_;

@@ -32,8 +32,8 @@ void Program::Prefetch(const StateTensor& expected) {
       __builtin_prefetch(static_cast<const char*>(object) + i);
     }
   };
-  // A TensorImpl begins with its counts and what it owns. Its type is at its
-  // end, and sizes, which are not read, are between them.
+  // A TensorImpl begins with its reference counts and pointers. Its type is at
+  // its end. The sizes between them are not read.
   constexpr size_t kType = sizeof(c10::TensorImpl) - kCacheLine;
   const void* const tensor = expected.tensor._unsafe_get_target();
   fetch(tensor, 0, kCacheLine);
@@ -85,7 +85,7 @@ bool Program::FindState(const std::vector<at::Tensor>& arguments,
       return false;
     }
     if (found.storage != expected.last_storage) {
-      if (expected.is_view) return false;  // may be of another part
+      if (expected.is_view) return false;  // may show another part
       same_storages = false;
     }
     expected.last_storage = found.storage;

@@ -125,7 +125,7 @@ bool PythonGuard::CheckItems(const Node& node, PyObject* value) {
   return true;
 }
 
-// The keys, too, are compared by nodes.
+// The keys are compared by nodes, too.
 bool PythonGuard::CheckPairs(const Node& node, PyObject* value) {
   if (!PyDict_Check(value) ||
       PyDict_Size(value) != static_cast<Py_ssize_t>(node.address)) {

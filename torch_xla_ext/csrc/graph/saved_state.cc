@@ -19,15 +19,15 @@ void SavedState::Save(const at::Tensor& tensor,
     // yet.
     data = CopyOf(data, storage->base().scalar_type());
   }
-  // A view that was made earlier has its own values or pending operations,
-  // which would become a constant in the trace.
+  // A view that was made earlier has its own values or pending operations. They
+  // would become a constant in the trace.
   SetData(storage, base, data);
   owners_.emplace(data.get(), storage);
   saved_.emplace(storage, Saved{tensor.tensor_data(), std::move(data)});
 }
 
 bool SavedState::Add(const at::Tensor& tensor) {
-  // Otherwise the trace would begin with recomputing it from its base.
+  // Otherwise the trace would begin by recomputing the view from its base.
   at::functionalization::impl::sync(tensor);
   Storage* const storage = StorageOf(tensor);
   if (saved_.count(storage) > 0) return false;

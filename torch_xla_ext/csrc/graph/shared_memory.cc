@@ -17,15 +17,15 @@
 namespace torch_xla_ext::graph {
 namespace {
 
-// Where XLA's programs expect a buffer to begin. XLA:GPU refuses others when it
-// runs, XLA:CPU when it is given one (cpu::MinAlign()).
+// The alignment of buffers that XLA's programs require. XLA:GPU checks it when
+// a program runs, XLA:CPU when a buffer is made (cpu::MinAlign()).
 constexpr uintptr_t kCudaAlignment = 16;
 constexpr uintptr_t kCpuAlignment = 64;
 
-// XLA tensors over PyTorch's memory, by address. Making one takes longer than
-// the rest of a call does for a tensor, and PyTorch's allocator gives the same
-// addresses again and again. A view owns nothing, so keeping one whose memory
-// is used otherwise by now is harmless.
+// Caches XLA tensors over PyTorch's memory, by address. Making a view takes
+// longer than all other work of a call for a tensor, and PyTorch's allocator
+// returns the same addresses again and again. A view owns nothing, so it is
+// harmless to keep one after its memory is reused.
 class Views {
  public:
   at::Tensor Get(const at::Tensor& tensor) {
@@ -54,7 +54,7 @@ class Views {
     return views;
   }
 
-  // The views of this memory have become invalid.
+  // Call this when the views of this memory have become invalid.
   void Remove(const void* address) {
     const auto found = views_.find(address);
     if (found == views_.end()) return;
@@ -68,8 +68,8 @@ class Views {
   }
 
  private:
-  // A bound for a program whose tensors are somewhere else in each call. One
-  // view has a few KB.
+  // A bound for programs whose tensors have new addresses in each call. A view
+  // takes a few KB.
   static constexpr size_t kMaxSize = 16384;
 
   struct View {
@@ -132,7 +132,8 @@ torch_xla::runtime::ComputationClient* Client() {
 std::string XlaNameOf(c10::Device device) {
   const auto found = Client()->LookupAddressableDevice(
       device.has_index() ? device.index() : 0);
-  return found.ok() ? Client()->PjRtDeviceToString(*found) : "none of XLA's";
+  return found.ok() ? Client()->PjRtDeviceToString(*found)
+                    : "not one of XLA's devices";
 }
 
 std::string CurrentXlaName() {
@@ -169,7 +170,7 @@ class Unused {
     try {
       XlaWaitsFor(stream);
     } catch (const std::runtime_error&) {
-      // A CUDA graph is being captured from the stream; or CUDA has shut down.
+      // A CUDA graph is being captured from the stream, or CUDA has shut down.
       const std::lock_guard<std::mutex> lock(mutex_);
       kept_.emplace_back(std::move(data), stream);
     }
@@ -214,7 +215,7 @@ at::Tensor CpuTensorOf(const at::Tensor& result) {
   return at::fromDLPack(torch_xla::toDLPack(result));
 }
 
-// Of each two arguments that overlap, marks one if either is written to.
+// Marks one of each two overlapping arguments if either of them is written to.
 void MarkOverlapping(const std::vector<at::Tensor>& arguments,
                      const std::vector<size_t>& written,
                      std::vector<bool>* marked) {
@@ -240,7 +241,7 @@ void MarkOverlapping(const std::vector<at::Tensor>& arguments,
   }
   std::sort(ranges.begin(), ranges.end(),
             [](const Range& a, const Range& b) { return a.begin < b.begin; });
-  uintptr_t end = 0, end_of_written = 0;  // of the ranges before
+  uintptr_t end = 0, end_of_written = 0;  // of the preceding ranges
   for (const Range& range : ranges) {
     if (range.begin < (range.is_written ? end : end_of_written)) {
       (*marked)[range.index] = true;
@@ -258,8 +259,8 @@ bool SharesMemory(c10::Device device) {
   if (device.is_cpu()) {
     return platform == "CPU" && XlaNameOf(device) == current;
   }
-  // XLA:GPU's own setting: with it, a started program may not have been given
-  // to the device yet, so no event can follow it.
+  // With this setting of XLA:GPU, a started program may not have reached the
+  // device yet, so an event cannot be recorded after it.
   const char* const starts_later =
       std::getenv("PJRT_GPU_ENABLE_ASYNC_DISPATCH");
   return device.is_cuda() && platform == "CUDA" &&
@@ -344,7 +345,7 @@ std::vector<at::Tensor> ProgramOnSharedMemory::Run(
       if (argument.numel() == 0 || AddressOf(views[i]) == argument.data_ptr()) {
         continue;
       }
-      // XLA:CPU does not write into foreign memory.
+      // XLA:CPU does not write into memory that it has not allocated.
       GetViews().Remove(argument.data_ptr());
       argument.copy_(
           tensor_of(views[i], argument.scalar_type(), argument.sizes()));

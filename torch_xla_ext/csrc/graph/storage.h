@@ -24,9 +24,9 @@ using Storage = at::functionalization::FunctionalStorageImpl;
 // are unless XLA_DISABLE_FUNCTIONALIZATION is set.
 bool IsFunctionalXlaTensor(const at::Tensor& tensor);
 
-// The storage of such a tensor.
+// The storage of a tensor for which IsFunctionalXlaTensor is true.
 Storage* StorageOf(const at::Tensor& tensor);
-// The same, without a check that `tensor` is such a tensor.
+// Like StorageOf, but without a check of IsFunctionalXlaTensor.
 inline Storage* UncheckedStorageOf(const at::Tensor& tensor) {
   return static_cast<Storage*>(
       tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
@@ -45,7 +45,8 @@ bool HasOwnValues(const at::Tensor& tensor);
 // transferred.
 torch::lazy::BackendDataPtr DataOf(const torch_xla::XLATensorPtr& tensor);
 
-// The same checks without copying a shared pointer, which costs time.
+// Whether DataOf is not null, and whether it has a value. Faster, because no
+// shared pointer is copied.
 bool HasData(const torch_xla::XLATensorPtr& tensor);
 bool HasValue(const torch_xla::XLATensorPtr& tensor);
 

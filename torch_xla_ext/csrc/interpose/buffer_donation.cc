@@ -36,7 +36,8 @@ std::vector<size_t> XLAGraphExecutor::GetBufferDonors(
       "S4_EEEESaIS8_EERKN5torch4lazy17LazyGraphExecutor20SyncTensorCollectionE"
       "RKS1_ISt10shared_ptrINSE_11BackendDataEESaISL_EE");
   std::vector<size_t> donors = upstream(this, tensors, coll, parameters_data);
-  // Without force_ltc_data the program is only compiled, for torch.compile.
+  // Without force_ltc_data, the program is compiled for torch.compile, and does
+  // not run now.
   if (donors.empty() || !coll.config.force_ltc_data) return donors;
   std::vector<XLATensorPtr> computed;
   computed.reserve(coll.indices.size());

@@ -1,6 +1,6 @@
-// Replaces torch_xla::BuildGpuCustomCall, which upstream's own C++ code calls
-// to build a GPU custom call: here it is row-major, like every other call, and
-// has a target.
+// Replaces torch_xla::BuildGpuCustomCall, which upstream's C++ code calls to
+// build a GPU custom call. Here the call's arrays are row-major, as in every
+// other call, and it has a target.
 //
 // Upstream's function accepts any layout of its operands, so a kernel receives
 // a transposed operand column-major. Replacing it works because the upstream

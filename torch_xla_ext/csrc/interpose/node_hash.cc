@@ -2,9 +2,9 @@
 // attributes.
 //
 // A node's hash seed must cover everything, besides the operands, that its
-// lowering depends on. For the nodes below, upstream's seed is incomplete:
-// pixel_shuffle by 4 had the hash of pixel_shuffle by 2, ran that program, and
-// its results had that program's shape, because torch_xla also caches shapes by
+// lowering depends on. For the nodes below, upstream's seed is incomplete. For
+// example, pixel_shuffle by 4 had the hash of pixel_shuffle by 2, so it reused
+// that program, and even its shape, because torch_xla also caches shapes by
 // hash.
 //
 // The upstream binary makes these nodes with functions and constructors that it

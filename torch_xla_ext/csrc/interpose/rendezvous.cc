@@ -1,6 +1,7 @@
 // Interposes on the function in which a CPU device waits for the others in a
-// collective. XLA aborts the process if one of them arrives 10 seconds after
-// the first, as on a busy machine, or while one thread saves a checkpoint.
+// collective. XLA aborts the process if a device arrives 10 seconds after the
+// first one. That can happen on a busy machine, or while one thread saves a
+// checkpoint.
 //
 // This works because the upstream binary calls it through its PLT.
 #include <dlfcn.h>

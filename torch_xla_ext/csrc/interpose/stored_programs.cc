@@ -133,7 +133,7 @@ torch::lazy::hash_t PjRtComputationClient::HashCompilationEnv() {
     const auto plugin = pjrt::PjrtApi("cuda");
     return torch_xla_ext::CompilerHash(plugin.ok() ? *plugin : nullptr);
   }();
-  // In the keys of the programs in memory, too.
+  // This hash is also part of the keys of programs in memory.
   const std::string& options = torch_xla_ext::pjrt_shim::CompileOptions();
   return torch::lazy::HashCombine(
       torch::lazy::HashCombine(upstream(this), compiler),

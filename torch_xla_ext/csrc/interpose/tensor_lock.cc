@@ -1,9 +1,9 @@
 // Interposes on the functions that collect tensors for a program, and on those
 // that read or replace a tensor's operations or sizes: several threads may do
-// both, and tensors keep their operations until they have data
-// (runtime_fixes/tensor_lock.h), and a trace its tensors
-// (runtime_fixes/thread_trace.h). Also interposes on a function that reads
-// tensors' data while it holds a device's lock.
+// both, tensors keep their operations until they have data
+// (runtime_fixes/tensor_lock.h), and other threads leave the tensors of a trace
+// alone (runtime_fixes/thread_trace.h). Also interposes on a function that
+// reads tensors' data while it holds a device's lock.
 //
 // This works because the upstream binary calls all of them through its PLT, and
 // numel_custom through a vtable, which refers to it by its symbol. The upstream

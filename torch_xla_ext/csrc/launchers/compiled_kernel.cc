@@ -39,7 +39,8 @@ class RelaxedCapture {
 // unloaded, because CUDA graphs refer to it.
 struct LoadedFunction {
   CUfunction function = nullptr;
-  // The limit of its dynamic shared memory, which launches with more raise.
+  // The function's limit of dynamic shared memory. A launch that needs more
+  // raises it.
   int shared_limit = 0;
   bool large_clusters = false;
 };
@@ -80,8 +81,7 @@ LoadedFunction Load(const CudaDriver& driver, std::string_view module,
   return found;
 }
 
-// The function, prepared for launches with this much shared memory and such
-// clusters.
+// Returns the function, prepared for the launch's shared memory and clusters.
 CUfunction FunctionOf(const CudaDriver& driver,
                       const CompiledKernelLaunch& launch,
                       unsigned cluster_size) {

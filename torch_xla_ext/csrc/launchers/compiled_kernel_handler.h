@@ -2,8 +2,8 @@
 // handler of XLA's FFI. Its attributes, which xla_kernels/launch.py writes, are
 // the members of CompiledKernelLaunch.
 //
-// It needs only XLA's FFI, because front ends other than torch_xla use it, too
-// (//integrations/torch_tpu).
+// It depends only on XLA's FFI, because other front ends than torch_xla use it,
+// too (//integrations/torch_tpu).
 #ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_COMPILED_KERNEL_HANDLER_H_
 #define TORCH_XLA_EXT_CSRC_LAUNCHERS_COMPILED_KERNEL_HANDLER_H_
 

@@ -17,7 +17,7 @@ struct OperatorCall {
   std::string_view overload;   // "" for the default overload
   std::string_view arguments;  // torch_operator_arguments.h
   std::string_view returns;
-  bool is_python;  // its kernel is a Python function: the GIL is taken
+  bool is_python;  // its kernel is a Python function and needs the GIL
   c10::Device device;
   std::vector<at::Tensor> operands;  // row-major, on the device
   std::vector<at::Tensor> results;

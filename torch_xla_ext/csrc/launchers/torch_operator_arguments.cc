@@ -91,8 +91,8 @@ at::Tensor ReadResultBuffer(const Words& words, std::string_view word,
   if (equals == std::string_view::npos) return result;
   const at::Tensor& operand =
       words.Element(call.operands, word.substr(equals + 1));
-  // XLA usually gives both the same buffer; otherwise the result's buffer needs
-  // the operand's values.
+  // XLA usually gives both the same buffer. If it does not, copy the operand's
+  // values to the result's buffer.
   if (result.const_data_ptr() != operand.const_data_ptr()) {
     result.copy_(operand);
   }
@@ -173,7 +173,7 @@ void StoreValue(Words& words, const c10::IValue& value,
   const std::string_view rest = word.substr(1);
   const auto mismatch = [&] {
     throw std::runtime_error("it returned a " + value.tagKind() +
-                             " that its fake function did not (\"" +
+                             ", which its fake function did not (\"" +
                              std::string(word) + "\")");
   };
   switch (word[0]) {

@@ -71,7 +71,7 @@ class Arguments {
   const XLA_FFI_Attrs& attrs_;
   Device device_;
   uint64_t absent_ = 0;  // a bit for each operand
-  size_t num_operands_;  // with the absent ones
+  size_t num_operands_;  // including absent ones
   std::vector<bool> used_operands_;
   std::vector<bool> used_results_;
   std::vector<bool> used_attributes_;

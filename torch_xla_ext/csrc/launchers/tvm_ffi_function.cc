@@ -14,7 +14,7 @@
 namespace torch_xla_ext::tvm_ffi {
 namespace {
 
-// The functions of libtvm_ffi that are called.
+// The functions of libtvm_ffi that this file calls.
 struct Library {
   int (*ObjectDecRef)(void* object);
   void (*ErrorMoveFromRaised)(void** result);

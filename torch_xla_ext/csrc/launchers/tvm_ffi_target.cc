@@ -138,7 +138,7 @@ constexpr std::array<XLA_FFI_Handler*, sizeof...(numbers)> MakeFunctions(
 constexpr auto kFunctions =
     MakeFunctions(std::make_index_sequence<kMaxTargets>());
 
-// The C function of a kernel; equal kernels share one.
+// Returns the C function for a kernel; equal kernels share one.
 XLA_FFI_Handler* FunctionOf(Kernel kernel) {
   static std::mutex& mutex = *new std::mutex;
   static auto& kernels = *new std::vector<std::unique_ptr<Kernel>>;

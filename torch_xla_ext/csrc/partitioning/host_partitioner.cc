@@ -22,10 +22,12 @@ using xla::spmd::SpmdPartitioningVisitor;
 HloSharding ParseSharding(const std::string& bytes) {
   xla::OpSharding proto;
   if (!proto.ParseFromString(bytes)) {
-    throw std::runtime_error("not an OpSharding");
+    throw std::runtime_error(
+        "the sharding's bytes are not an OpSharding message");
   }
   const auto sharding = HloSharding::FromProto(proto);
-  if (!sharding.ok()) throw std::runtime_error("not a sharding of XLA's");
+  if (!sharding.ok())
+    throw std::runtime_error("the OpSharding is not one that XLA accepts");
   return *sharding;
 }
 

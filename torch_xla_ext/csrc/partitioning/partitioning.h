@@ -27,7 +27,8 @@ struct DeviceCall {
   std::vector<std::string> operand_shardings;
   std::string result_sharding;
   std::vector<std::vector<int64_t>> operand_shapes;
-  // All results of the kernel; the traced call has the first of them.
+  // All results of the kernel. The traced call has only the first
+  // num_traced_results.
   OutputTypes results;
   size_t num_traced_results = 0;
   // For each traced result, the groups of devices whose results are added;

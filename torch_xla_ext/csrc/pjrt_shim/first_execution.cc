@@ -16,15 +16,15 @@
 namespace torch_xla_ext::pjrt_shim {
 namespace {
 
-// A program that has run longer than this has finished loading. The limit also
-// ends the wait if the program waits for a thread that is locked out.
+// After this time, a program has surely finished loading. The limit also
+// prevents a deadlock if the program waits for a thread that is locked out.
 constexpr std::chrono::seconds kLongestWait{10};
 
 struct Isolation {
   // Held in shared mode by functions that give work to the device.
   std::shared_mutex device;
   std::mutex mutex;
-  std::set<std::string> targets;  // of RunFirstAlone
+  std::set<std::string> targets;  // passed to RunFirstAlone
   std::unordered_set<PJRT_LoadedExecutable*> not_yet_run;
   // The original functions of `api` that are called here.
   PJRT_Client_Compile* compile = nullptr;
@@ -143,7 +143,7 @@ PJRT_Error* Compile(PJRT_Client_Compile_Args* args) {
   return nullptr;
 }
 
-// The targets of a stored program are unknown.
+// Always isolated, because the targets of a stored program are unknown.
 PJRT_Error* DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
   if (PJRT_Error* error = GetIsolation().load(args)) return error;
   WillRunAlone(args->loaded_executable);
@@ -167,7 +167,8 @@ void Replace(Function** function, Function** original, Function* replacement) {
   *function = replacement;
 }
 
-// A function that gives work to the device, which it shares with others.
+// Wraps a function that gives work to the device, so that it holds `device` in
+// shared mode.
 template <auto kMember>
 struct Shared;
 template <typename Args, PJRT_Error* (*PJRT_Api::*kMember)(Args*)>

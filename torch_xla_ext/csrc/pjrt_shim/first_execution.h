@@ -1,5 +1,4 @@
-// Isolates the first run of programs that must not overlap with other work
-// then.
+// Keeps other work from overlapping with the first run of certain programs.
 #ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_FIRST_EXECUTION_H_
 #define TORCH_XLA_EXT_CSRC_PJRT_SHIM_FIRST_EXECUTION_H_
 

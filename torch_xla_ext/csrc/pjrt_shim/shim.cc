@@ -59,7 +59,7 @@ const PJRT_Api* LoadApi(const std::string& path) {
 }
 
 void CheckVersion(const std::string& path, const PJRT_Api* api) {
-  // The end of the last function of version 0.70.
+  // The size of version 0.70's table: the end of its last function.
   constexpr size_t kNeededSize =
       offsetof(PJRT_Api, PJRT_Client_CreateUninitializedBuffer) +
       sizeof(PJRT_Api::PJRT_Client_CreateUninitializedBuffer);
@@ -117,8 +117,8 @@ const PluginInfo& Load(const std::string& path) {
   CheckVersion(path, plugin);
   if (!TakesTargets(plugin)) {
     Refuse(path,
-           std::string("has no custom-call extension, so that no kernel can be "
-                       "registered with it: it is not for CUDA; ") +
+           std::string("is not for CUDA: it has no custom-call extension, so "
+                       "that no kernel can be registered with it; ") +
                kRemedy);
   }
   PJRT_Api* shimmed = ShimmedApi(plugin);

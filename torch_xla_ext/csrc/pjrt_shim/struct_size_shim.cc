@@ -86,8 +86,8 @@ constexpr size_t MemorySize(size_t function) {
              : 0;
 }
 
-// A structure for the plugin: the caller's own, or a longer copy whose contents
-// are copied back to the caller's in the end.
+// A structure for the plugin: the caller's own, or a longer copy, whose
+// contents the destructor copies back.
 class Resized {
  public:
   // `memory_size`: the size of the structure's memory, if larger than its

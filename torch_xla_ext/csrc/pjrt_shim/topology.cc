@@ -52,7 +52,7 @@ std::optional<uint64_t> TakeSize(std::string_view message, uint64_t wire_type,
     case kFixed32:
       return 4;
     default:
-      return std::nullopt;  // groups are no longer written
+      return std::nullopt;  // groups are obsolete
   }
 }
 

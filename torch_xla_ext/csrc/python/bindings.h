@@ -8,9 +8,9 @@
 namespace torch_xla_ext {
 
 // Registers the overrides of PyTorch's operators and the kernels that are
-// linked in, throwing if that throws, and then adds the functions and classes
-// of this folder to `module`. The module must not have functions of these names
-// yet: pybind11 would treat the new ones as overloads.
+// linked in, then adds the functions and classes of this folder to `module`.
+// Throws if a registration throws. The module must not have functions of these
+// names yet: pybind11 would treat the new ones as overloads.
 void DefineFunctions(pybind11::module_& module);
 
 }  // namespace torch_xla_ext

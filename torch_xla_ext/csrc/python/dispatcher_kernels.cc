@@ -21,11 +21,11 @@ void DefineDispatcherKernels(py::module_& module) {
       py::arg("overload"), py::arg("prepare"), py::arg("run"),
       py::arg("environment"),
       "Registers an operator's kernel for XLA tensors. prepare(*args) checks "
-      "the arguments and returns what _xla_prepare_custom_call does, which is "
-      "cached for such arguments and values of the environment variables "
-      "`environment`, unless that is None; or it returns None, and then "
-      "run(*args) computes the results. The operands are the arguments that "
-      "are tensors, in their order.");
+      "the arguments and returns a prepared call, as _xla_prepare_custom_call "
+      "does. It is cached for equal arguments and values of the environment "
+      "variables `environment`; if that is None, nothing is cached. If prepare "
+      "returns None, run(*args) computes the results. The operands are the "
+      "tensors among the arguments, in order.");
 
   module.def(
       "_xla_register_operator_autograd", &RegisterAutogradKernel,
@@ -39,12 +39,14 @@ void DefineDispatcherKernels(py::module_& module) {
       "_xla_register_operator_in_place", &RegisterInPlaceKernel,
       py::arg("name"), py::arg("overload"), py::arg("functional"),
       py::arg("run"), py::arg("written"),
-      "Registers the kernel for Functionalize of an operator that writes to "
-      "some of its arguments, which receive the results of `functional`. For "
-      "arguments that are no plain XLA tensors, run(*args) is called.");
+      "Registers the Functionalize kernel of an operator that writes to some "
+      "of its arguments. These receive the results of `functional`. If an "
+      "argument is not a plain XLA tensor, run(*args) is called instead.");
 
   module.def("_xla_add_reference_blocks", &AddReferenceBlocks, py::arg("count"),
-             "While there are any, operators ask Python what a call computes.");
+             "Changes the count of open reference blocks. While there are any, "
+             "operators ask Python whether a reference implementation computes "
+             "a call.");
 }
 
 }  // namespace torch_xla_ext

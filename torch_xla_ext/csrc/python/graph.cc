@@ -45,9 +45,9 @@ std::optional<std::vector<int64_t>> StridesOf(const at::Tensor& tensor) {
   return strided->strides().vec();
 }
 
-// The properties of the arguments that a program depends on, except for their
-// values; and the indices of arguments that are views and share their storage
-// with no other argument.
+// Returns the properties of the arguments, other than their values, on which a
+// program depends; and the indices of arguments that are views and share their
+// storage with no other argument.
 std::pair<py::bytes, std::vector<size_t>> Signature(
     const std::vector<at::Tensor>& arguments) {
   std::unordered_map<const void*, size_t> first;
@@ -187,7 +187,8 @@ void DefineProgram(py::module_& module) {
       },
       py::call_guard<py::gil_scoped_release>(), py::arg("tensors"),
       py::arg("hash"),
-      "Lowers what the tensors are computed by; None if it is compiled.");
+      "Lowers the program that computes the tensors. Returns None if it has "
+      "already been compiled.");
 }
 
 void DefineSharedMemory(py::module_& module) {
@@ -233,7 +234,8 @@ void DefineState(py::module_& module) {
         return std::make_tuple(place.sizes().vec(), place.strides().vec(),
                                strided ? place.storage_offset() : 0);
       },
-      "The sizes, the strides and the offset that a tensor has in PyTorch.");
+      "Returns the sizes, strides and storage offset that a tensor has in "
+      "PyTorch.");
   module.def("_xla_capture_is_supported", &IsFunctionalXlaTensor);
   module.def(
       "_xla_capture_are_supported",
@@ -244,23 +246,23 @@ void DefineState(py::module_& module) {
                      IsFunctionalXlaTensor(THPVariable_Unpack(value.ptr()));
             });
       },
-      "The same of all tensors among the values.");
+      "Returns whether all tensors among the values are supported.");
   module.def(
       "_xla_capture_is_used_by_python",
       [](py::handle tensor) {
         return !reinterpret_cast<THPVariable*>(tensor.ptr())
                     ->cdata.unsafeIsBorrowed();
       },
-      "Whether an object of Python refers to the tensor, besides weak "
-      "references. If not, C++ owns it, and another thread, such as "
-      "autograd's, "
-      "may be destroying it: then what unpacks it destroys it a second time.");
+      "Returns whether a Python object, other than a weak reference, refers to "
+      "the tensor. If not, C++ owns it, and another thread, such as "
+      "autograd's, may be destroying it. Unpacking it would then destroy it a "
+      "second time.");
   module.def("_xla_capture_is_view", [](const at::Tensor& tensor) {
     return !at::functionalization::impl::isBaseTensor(tensor);
   });
   module.def("_xla_capture_has_own_values", &graph::HasOwnValues,
-             "Whether the tensor is a part of another one, or a rearrangement "
-             "of it.");
+             "Returns whether the tensor selects or rearranges elements of "
+             "another one.");
   module.def(
       "_xla_strides",
       [](const py::sequence& values)
@@ -278,15 +280,14 @@ void DefineState(py::module_& module) {
         if (!is_any) return std::nullopt;
         return all;
       },
-      "The strides that each XLA tensor has in PyTorch, None for a row-major "
-      "one, and for what is no XLA tensor; None if there is no other.");
+      "Returns the strides that each XLA tensor has in PyTorch, with None for "
+      "row-major tensors and for other values. Returns None if all are None.");
   module.def(
       "_xla_set_strides",
       [](const at::Tensor& copy, std::vector<int64_t> strides) {
         aten_overrides::StridesOfCopies::Get().Set(copy, std::move(strides));
       },
-      "What the operators, which ask for it, take as the strides that "
-      "a tensor has in PyTorch.");
+      "Sets the strides that operators assume for a tensor in PyTorch.");
   module.def("_xla_capture_storage", [](const at::Tensor& tensor) {
     return reinterpret_cast<uintptr_t>(StorageOf(tensor));
   });
@@ -296,7 +297,8 @@ void DefineState(py::module_& module) {
         StorageOf(tensor)->apply_updates();
         return StorageOf(tensor)->base();
       },
-      "The tensor with all values of the storage, without functionalization.");
+      "Returns the tensor with all values of the storage, without "
+      "functionalization.");
   module.def(
       "_xla_capture_data_address",
       [](const at::Tensor& tensor) {
@@ -305,17 +307,16 @@ void DefineState(py::module_& module) {
                                      : reinterpret_cast<uintptr_t>(
                                            graph::DataOf(xla_tensor).get());
       },
-      "Of the data on the device, or 0 where there is none yet, or never, as "
-      "of a fake tensor.");
+      "Returns the address of the tensor's device data, or 0 if it has none, "
+      "such as a pending or fake tensor.");
   module.def(
       "_xla_capture_transfer",
       [](const at::Tensor& tensor) {
         return graph::Transfer(torch_xla::bridge::TryGetXlaTensor(tensor));
       },
       py::call_guard<py::gil_scoped_release>(),
-      "Transfers the values that the tensor has on the host only; returns "
-      "False "
-      "if there are none.");
+      "Transfers values that are only on the host. Returns False if there are "
+      "none.");
   module.def(
       "_xla_capture_parameter_id",
       [](const at::Tensor& tensor) {
@@ -325,17 +326,17 @@ void DefineState(py::module_& module) {
             graph::DataOf(xla_tensor)->info());
         return info == nullptr ? int64_t{-1} : info->tensor_id;
       },
-      "The id by which a program's parameters know this tensor's data.");
+      "Returns the id with which a program's parameters refer to this tensor's "
+      "data.");
   module.def(
       "_xla_capture_set_alias",
       [](const at::Tensor& tensor, int64_t id) {
         const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
         return std::exchange(xla_tensor->data()->alias_id, id);
       },
-      "The new value of `tensor` is written to where the program has the "
-      "parameter with this id (runtime_fixes/buffer_donation.h). Returns what "
-      "was "
-      "set before.",
+      "Declares that the new value of `tensor` is written to the buffer of the "
+      "parameter with this id (runtime_fixes/buffer_donation.h). Returns the "
+      "previous id.",
       py::arg("tensor"), py::arg("id"));
 }
 

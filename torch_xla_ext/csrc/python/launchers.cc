@@ -60,7 +60,7 @@ void DefineLaunchers(py::module_& module) {
              py::arg("attributes"), py::arg("operands"), py::arg("results"),
              py::arg("stream"));
   module.def("_xla_load_tvm_ffi", &tvm_ffi::LoadLibrary, py::arg("path"),
-             "Loads libtvm_ffi, by which functions of TVM-FFI are called.");
+             "Loads libtvm_ffi, through which TVM-FFI functions are called.");
   module.def(
       "_xla_tvm_ffi_function",
       [](const std::string& library, const std::string& symbol) {
@@ -69,8 +69,8 @@ void DefineLaunchers(py::module_& module) {
             tvm_ffi::FunctionOfLibrary(library, symbol).Release());
       },
       py::arg("library"), py::arg("symbol"),
-      "The handle of a TVM-FFI function of a shared library, 0 if it has "
-      "none.");
+      "Returns the handle of a TVM-FFI function in a shared library; 0 if it "
+      "does not exist.");
   module.def("_xla_register_tvm_ffi_kernel", &RegisterTvmFfiKernel,
              py::arg("name"), py::arg("platform"), py::arg("function"),
              py::arg("arguments"), py::arg("in_graphs"), py::arg("schema"),

@@ -117,8 +117,8 @@ void DefinePartitioning(py::module_& module) {
   module.def("_xla_set_lowers_whole_calls", &SetLowersWholeCalls,
              py::arg("lowers"),
              "Sets whether this thread lowers calls in programs for several "
-             "devices by their kernels' names, for a program that leaves the "
-             "process.");
+             "devices undivided, under their kernels' names. Use it for a "
+             "program that leaves the process.");
 }
 
 }  // namespace torch_xla_ext

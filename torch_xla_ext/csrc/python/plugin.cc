@@ -26,13 +26,14 @@ void DefinePlugin(py::module_& module) {
   module.def(
       "_xla_compile_options",
       [] { return py::bytes(pjrt_shim::CompileOptions()); },
-      "What _xla_set_compile_options of this thread has set last.");
+      "Returns the fields that this thread has set with "
+      "_xla_set_compile_options.");
   module.def(
       "_xla_set_compile_options",
       [](const py::bytes& fields) { pjrt_shim::SetCompileOptions(fields); },
       py::arg("fields"),
-      "Adds these fields of XLA's CompileOptionsProto to the options of each "
-      "program that this thread compiles by a PJRT plugin.");
+      "Adds these fields of XLA's CompileOptionsProto, in wire format, to the "
+      "options of each program that this thread compiles with a PJRT plugin.");
 }
 
 }  // namespace torch_xla_ext

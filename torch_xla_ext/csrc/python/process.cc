@@ -21,7 +21,7 @@ void AlwaysCompareShardings() {
 
 // The handlers that the program has given the root logger:
 // torch_xla_ext_startup.upstream_fixes.root_logger removes those that torch_xla
-// adds. This module is imported first of torch_xla's own ones.
+// adds. Python imports this module before torch_xla's other modules.
 void DefineRootLogHandlers(py::module_& module) {
   const py::object root = py::module_::import("logging").attr("root");
   module.attr("_root_log_handlers") = root.attr("handlers").attr("copy")();
@@ -31,8 +31,8 @@ void DefineRootLogHandlers(py::module_& module) {
 
 void DefineProcess(py::module_& module) {
   module.def("_xla_lost_process", &LostProcess,
-             "What is raised because another process of this program is lost; "
-             "empty if none is.");
+             "Returns the text of the error that is raised because another "
+             "process of this program is lost; empty if none is lost.");
   DefineRootLogHandlers(module);
   AlwaysCompareShardings();
 }

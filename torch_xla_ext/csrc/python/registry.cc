@@ -86,9 +86,8 @@ void DefineRegistry(py::module_& module) {
         return RegisteredTargets(platform, ParseTargetApi(api));
       },
       py::arg("platform"), py::arg("api") = "untyped",
-      "The names of the targets that the process has for `platform`, \"CUDA\" "
-      "or "
-      "\"Host\", sorted. `api` is \"untyped\" or \"ffi\".");
+      "Returns the names of the targets of `platform` (\"CUDA\" or \"Host\"), "
+      "sorted. `api` is \"untyped\" or \"ffi\".");
 
   module.def(
       "_xla_current_custom_call_target",
@@ -97,8 +96,8 @@ void DefineRegistry(py::module_& module) {
         return CurrentName(name, platform, ParseTargetApi(api));
       },
       py::arg("name"), py::arg("platform"), py::arg("api"),
-      "What the HLO says for a call of `name` that is traced now: the name, or "
-      "\"name#2\" and so on after further functions were registered under it.");
+      "Returns the target's name in the HLO of a call of `name` that is traced "
+      "now: `name`, or \"name#2\" and so on if it was registered again.");
 
   module.def(
       "_xla_has_custom_call_target",
@@ -107,7 +106,7 @@ void DefineRegistry(py::module_& module) {
         return CurrentFunction(name, platform, ParseTargetApi(api)) != nullptr;
       },
       py::arg("name"), py::arg("platform"), py::arg("api"),
-      "Whether XLA has such a target.");
+      "Returns whether XLA has this target.");
 
   module.def(
       "_xla_default_custom_call_api",
@@ -116,7 +115,7 @@ void DefineRegistry(py::module_& module) {
                                                              : "untyped";
       },
       py::arg("name"), py::arg("platform"),
-      "The API of calls of a target that do not specify one.");
+      "Returns the API for calls of a target that specify none.");
 
   module.def(
       "_xla_custom_call_function",
@@ -125,17 +124,18 @@ void DefineRegistry(py::module_& module) {
         return Described(CurrentFunction(name, platform, ParseTargetApi(api)));
       },
       py::arg("name"), py::arg("platform"), py::arg("api"),
-      "The function that calls of a target run, in words.");
+      "Returns a description of the function that calls of a target run.");
 
   module.def("_xla_kernel_schemas", &StaticKernelSchemas,
-             "The schemas of the kernels that are linked into this library, by "
-             "target.");
+             "Returns the schemas of the kernels that are linked into this "
+             "library, by target.");
   module.def("_xla_kernel_sizes", &StaticKernelSizes,
-             "Their functions that say the sizes of results: target, size, "
-             "address.");
+             "Returns the kernels' functions that compute sizes of results: "
+             "target, size, address.");
 
-  module.def("_xla_capture_registrations", &NumRegistrations,
-             "A number that every registration of a custom call changes.");
+  module.def(
+      "_xla_capture_registrations", &NumRegistrations,
+      "Returns a number that changes with every registration of a target.");
 }
 
 }  // namespace torch_xla_ext

@@ -34,8 +34,8 @@ void DefineRuntimeFixes(py::module_& module) {
                     .empty();
       },
       py::arg("tensors"),
-      "Whether a value that has not been computed yet needs the data of any of "
-      "these tensors, which have data.");
+      "Returns whether a pending value needs the data of any of these "
+      "tensors.");
 
   module.def(
       "_xla_has_live_tensors",
@@ -44,7 +44,7 @@ void DefineRuntimeFixes(py::module_& module) {
                     ->GetLiveTensors(/*device=*/nullptr)
                     .empty();
       },
-      "Whether any XLA tensor exists.");
+      "Returns whether any XLA tensor exists.");
 
   module.def("_xla_pause_computing_pending_values",
              &PauseComputingPendingValues);
@@ -57,8 +57,8 @@ void DefineRuntimeFixes(py::module_& module) {
 
   module.def("_xla_seed_all_devices", &SeedAllDevices, py::arg("seed"),
              py::call_guard<py::gil_scoped_release>(),
-             "Sets the seed of each device's random numbers, or has the client "
-             "begin with it if there is none yet.");
+             "Sets the random seed of each device: now, or when torch_xla "
+             "creates its client.");
 
   py::class_<ThreadTrace>(module, "_XlaThreadTrace")
       .def(py::init<>())

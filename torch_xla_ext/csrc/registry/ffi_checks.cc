@@ -5,7 +5,7 @@
 namespace torch_xla_ext {
 namespace {
 
-// XLA's functions.
+// The original functions of XLA.
 XLA_FFI_ExecutionContext_Get* get_user_data = nullptr;
 XLA_FFI_State_Set* set_state = nullptr;
 

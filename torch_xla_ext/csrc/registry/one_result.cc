@@ -23,8 +23,8 @@ namespace {
 // its '#'.
 constexpr char kOneResultSuffix[] = "#one-result";
 
-// Memory for an array of one result. A thread uses more than its first page
-// only if a function writes there.
+// Memory for an array of one result. Pages after the first one are used only if
+// a function writes to them.
 class Room {
  public:
   Room()
@@ -38,8 +38,8 @@ class Room {
 
   bool is_there() const { return memory_ != MAP_FAILED; }
 
-  // The array, whose element is followed by bytes that a result is unlikely to
-  // contain.
+  // Returns the array. Its one element is followed by bytes that a result is
+  // unlikely to contain.
   void** Array(void* result) {
     std::memset(memory_, kByte, kChecked);
     std::memcpy(memory_, &result, sizeof(result));
@@ -138,7 +138,7 @@ void CallWithOneResult(HostFunction function, const std::string& target,
     function(&result, in, opaque, opaque_len, status);
     return;
   }
-  // The function may itself make such calls.
+  // The function itself may call such functions.
   thread_local int depth = 0;
   if (depth > 0) {
     function(&result, in, opaque, opaque_len, status);

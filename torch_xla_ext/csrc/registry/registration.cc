@@ -88,8 +88,8 @@ TargetFunctions Find(const Targets& targets, const std::string& hlo_name,
   return found == targets.ffi.end() ? functions : found->second;
 }
 
-// XLA's name for the function that was registered as `name` after `index`
-// others.
+// XLA's name for the function that was registered as `name` after `index` other
+// functions.
 std::string HloName(const std::string& name, size_t index) {
   return index == 0 ? name : name + "#" + std::to_string(index + 1);
 }

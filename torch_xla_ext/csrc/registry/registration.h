@@ -15,7 +15,7 @@ namespace torch_xla_ext {
 inline constexpr char kCudaPlatform[] = "CUDA";
 inline constexpr char kHostPlatform[] = "Host";
 
-// Throws std::invalid_argument unless `platform` is one of them.
+// Throws std::invalid_argument unless `platform` is one of these.
 void CheckPlatform(const std::string& platform);
 
 // "untyped" or "ffi"; throws std::invalid_argument for anything else.
@@ -73,7 +73,7 @@ void* CurrentFunction(const std::string& name, const std::string& platform,
 void CheckIsNotXlas(const std::string& name, const std::string& platform,
                     TargetApi api);
 
-// The API for calls of `name` that specify none: "ffi" if an FFI function is
+// The API for calls of `name` that specify none: FFI if an FFI function is
 // registered, unless an untyped function was registered again after it. Only
 // FFI calls run inside a CUDA graph.
 TargetApi DefaultApi(const std::string& name, const std::string& platform);

@@ -47,7 +47,7 @@ bool IsOfFirstVersion(void* handler) {
   frame.extension_start = &extension.extension_base;
   frame.api = XLA_FFI_GetApi();
   XLA_FFI_Error* error = AsHandler(handler)(&frame);
-  if (error != nullptr) {  // of a newer version: its type is not registered
+  if (error != nullptr) {  // newer than 0.1: its type is not registered
     XLA_FFI_Error_Destroy_Args args = {};
     args.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE;
     args.error = error;
@@ -151,7 +151,7 @@ XLA_FFI_Error* SetState(XLA_FFI_State_Set_Args* args) {
 
 // A plugin's functions, as a handler of version 0.1 may call them in
 // `instantiate`, which sets the state, or in another stage, which reads it.
-// They last, because a handler that is asynchronous calls them later.
+// They are never freed, because an asynchronous handler calls them later.
 const XLA_FFI_Api* FunctionsOfFirstVersion(const XLA_FFI_Api* plugin,
                                            bool instantiates) {
   static std::mutex& mutex = *new std::mutex;
@@ -239,7 +239,7 @@ XLA_FFI_Error* Execute(XLA_FFI_CallFrame* frame) {
 }
 
 struct Entries {
-  XLA_FFI_Handler* execute;  // after the stages before it, as for XLA:CPU
+  XLA_FFI_Handler* execute;  // for XLA:CPU: calls prepare and initialize first
   // The stages of a handler of version 0.1 in a newer plugin.
   XLA_FFI_Handler* instantiate_in_plugin;
   XLA_FFI_Handler* prepare_in_plugin;

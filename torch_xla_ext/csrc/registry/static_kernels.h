@@ -16,7 +16,7 @@ namespace torch_xla_ext {
 // kernel's two platforms were compiled from different definitions.
 void RegisterStaticKernels();
 
-// Their schemas, by target: SchemaText() of
+// The kernels' schemas, by target: SchemaText() of
 // include/torch_xla_ext/untyped_payload.h.
 std::map<std::string, std::string> StaticKernelSchemas();
 

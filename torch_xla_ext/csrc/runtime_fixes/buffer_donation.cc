@@ -104,7 +104,8 @@ std::unordered_set<const torch::lazy::BackendData*> SharedValues(
   }
   std::unordered_set<const torch::lazy::BackendData*> old;
   for (const size_t donor : donors) {
-    // The other donors are tensors whose buffers the program gives away.
+    // Only old values of computed tensors matter. The other donors are tensors
+    // that the program gives away.
     const auto* info =
         static_cast<const DeviceDataInfo*>(parameters[donor]->info());
     if (info != nullptr && ids.count(info->tensor_id) != 0) {

@@ -24,8 +24,8 @@ struct LoweredProgram {
   const std::vector<const torch::lazy::Node*>& post_order;
 };
 
-// Gives each parameter of `donors` to the result that is the new value of the
-// same tensor, which is then written in place.
+// Aliases each parameter in `donors` with the result that is the new value of
+// the same tensor. That result is then written in place.
 //
 // Upstream tells XLA only which parameters it may overwrite. XLA pairs them
 // with results of the same size by their order. If the orders differ, as those
@@ -58,8 +58,8 @@ std::unordered_set<const torch::lazy::BackendData*> ReadByPendingValues(
 // it to y.
 //
 // Nothing is donated if another thread was the last to read one of the values,
-// or once threads have computed a device's tensors alternately: an operation
-// that another thread is tracing is in no tensor yet.
+// or once threads have computed a device's tensors alternately, because an
+// operation that another thread is tracing does not belong to a tensor yet.
 //
 // `computed` are the tensors that the program computes.
 std::vector<size_t> FreeDonors(

@@ -20,7 +20,7 @@ uint64_t ElementType(const ProtobufMessage& one) {
       .Number(hlo::shape::kElementType);
 }
 
-// The type through which a conversion must go, if any.
+// The intermediate type of a conversion, if it needs one.
 std::optional<uint64_t> Between(uint64_t from, uint64_t to) {
   const bool is_complex = to == hlo::kC64 || to == hlo::kC128;
   if (from == hlo::kPred && (hlo::IsFloat(to) || is_complex)) return hlo::kU8;
@@ -42,8 +42,8 @@ bool RoundsNumber(const ProtobufMessage& one, uint64_t from) {
          (to == hlo::kF16 || to == hlo::kBf16);
 }
 
-// The operation on the operand of `one`, a convert, whose operand is then its
-// result.
+// Returns a new operation on the operand of `one`, a convert, and makes its
+// result the operand of `one`.
 ProtobufMessage First(ProtobufMessage& one, std::string_view opcode,
                       uint64_t type, uint64_t id) {
   ProtobufMessage first = one;
@@ -58,7 +58,7 @@ ProtobufMessage First(ProtobufMessage& one, std::string_view opcode,
 }
 
 // The operation that must come before a convert, if any. `is_of_numbers` is
-// true in a computation of numbers, such as that of a reduction.
+// true in a computation on scalars, such as a reduction's.
 std::optional<ProtobufMessage> Before(ProtobufMessage& one, uint64_t from,
                                       uint64_t id, bool is_of_numbers) {
   if (!is_of_numbers && RoundsNumber(one, from)) {

@@ -1,4 +1,4 @@
-// Makes XLA's conversions of dtypes compute what PyTorch's do.
+// Gives XLA's dtype conversions the results of PyTorch's.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_CONVERSIONS_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_CONVERSIONS_H_
 
@@ -17,9 +17,9 @@ namespace torch_xla_ext {
 // Floats are converted to integers of 8 and 16 bits through wider ones: PyTorch
 // wraps, so that -1.0 is 255 in uint8; XLA saturates to 0.
 //
-// Numbers without dimensions are rounded before they become floats of 16 bits:
+// Scalars are rounded explicitly before they are converted to 16-bit floats.
 // XLA:GPU removes a conversion to such floats and back, so 0.7 // 0.7 was 0 if
-// the second number was a float32 tensor without dimensions.
+// the second operand was a float32 tensor without dimensions.
 std::optional<std::string> CorrectConversions(const std::string& module);
 
 }  // namespace torch_xla_ext

@@ -1,4 +1,4 @@
-// What torch_xla keeps for a device: the state of its random numbers.
+// torch_xla's state of a device: its random numbers.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_DEVICE_CONTEXT_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_DEVICE_CONTEXT_H_
 

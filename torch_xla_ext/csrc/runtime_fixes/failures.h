@@ -65,8 +65,8 @@ void WaitAndTakeError(Wait wait,
 [[noreturn]] void ThrowNoValue(const std::string& what,
                                const torch::lazy::BackendData& data);
 
-// Lives while this thread executes a program for which the caller has checked
-// that all arguments have values, and knows which of them lose their values.
+// Lives while this thread executes a program whose caller has checked that all
+// arguments have values, and knows which of them lose their values.
 class CheckedExecution {
  public:
   CheckedExecution();

@@ -11,7 +11,7 @@ namespace {
 
 // Field numbers of HloModuleProto.
 constexpr uint32_t kName = 1;
-// The same number as torch_xla caches of its own programs.
+// As many as torch_xla caches of its own programs.
 constexpr size_t kMaxPrograms = 1024;
 
 struct Programs {
@@ -41,7 +41,8 @@ torch::lazy::ComputationPtr CompiledGatherProgram(
     const auto found = programs.compiled.find(program);
     if (found != programs.compiled.end()) return found->second;
   }
-  // Without the lock, since other threads read other values meanwhile.
+  // Compile without the lock, so that other threads can read other values
+  // meanwhile.
   const torch::lazy::ComputationPtr compiled = compile();
   const std::lock_guard<std::mutex> lock(programs.mutex);
   if (programs.compiled.size() >= kMaxPrograms) programs.compiled.clear();

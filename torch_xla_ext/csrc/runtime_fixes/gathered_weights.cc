@@ -24,9 +24,9 @@ namespace shape = hlo::shape;
 
 bool IsInteger(uint64_t type) { return type >= hlo::kS8 && type <= hlo::kU8; }
 
-// The second product of a weight takes what the first one has gathered if at
-// most one kKeptPart-th of all weights' bytes is gathered between them. Those
-// are the weights of the last layers, whose gradients are computed first.
+// The second product of a weight reuses the gathered weight of the first one if
+// at most one kKeptPart-th of all weights' bytes is gathered between them. That
+// holds for the last layers, whose gradients are computed first.
 constexpr uint64_t kKeptPart = 8;
 
 class GatheredWeights {
@@ -59,7 +59,7 @@ class GatheredWeights {
   struct Value {
     std::string_view instruction;
     uint64_t parameter;
-    std::optional<Tiling> tiling;  // unless its dimensions are others
+    std::optional<Tiling> tiling;  // none if the dimensions were reshaped
   };
 
   // An operand that is gathered for its product.
@@ -71,7 +71,7 @@ class GatheredWeights {
 
   // A parameter's last gather.
   struct LastGather {
-    uint64_t bytes_before;  // how much had been gathered when it was last used
+    uint64_t bytes_before;  // bytes gathered before its last use
     bool is_copy = false;
     // Maps values of the parameter to those of the gathered copy.
     std::unordered_map<uint64_t, uint64_t> copies;
@@ -112,7 +112,7 @@ class GatheredWeights {
     return message.Serialize();
   }
 
-  // Records what follows about an instruction from the earlier ones.
+  // Derives the properties of an instruction from those of its operands.
   void Follow(std::string_view serialized, const ProtobufMessage& one) {
     const uint64_t id = one.Number(instruction::kId);
     const std::string_view opcode = one.Bytes(instruction::kOpcode);
@@ -188,7 +188,7 @@ class GatheredWeights {
   void Gather(const std::vector<Operand>& gathered, ProtobufMessage* one) {
     Sizes operands = one->Numbers(instruction::kOperandIds);
     for (const auto& [i, id, is_gathered] : gathered) {
-      const uint64_t shards = ToGather(id);  // which may add instructions
+      const uint64_t shards = ToGather(id);  // ToGather may add instructions
       operands[i] = AddInstruction(SerializedShardingCall(
           last_id_ + 1, shards, types_.at(id),
           values_.at(id).tiling->Gathered(is_gathered).Serialize(), ""));
@@ -295,7 +295,7 @@ class GatheredWeights {
   std::unordered_map<uint64_t, std::string> types_;
   std::unordered_map<uint64_t, LastGather> gathers_;
   uint64_t gathered_bytes_ = 0, all_bytes_ = 0;
-  std::vector<Sizes> batch_;  // the indices of devices' examples
+  std::vector<Sizes> batch_;  // for each device, the index of its examples
   Sizes batch_parameters_;
   std::vector<std::string> instructions_;
 };

@@ -47,7 +47,7 @@ constexpr uint32_t kLeftContracting = 1, kRightContracting = 2, kLeftBatch = 3,
                    kRightBatch = 4;
 }
 namespace window {
-constexpr uint32_t kDimensions = 1, kSize = 1, kStride = 2;  // of a dimension
+constexpr uint32_t kDimensions = 1, kSize = 1, kStride = 2;  // per dimension
 }
 namespace sharding {
 constexpr uint32_t kType = 1, kTileAssignmentDimensions = 3,

@@ -8,7 +8,7 @@
 namespace torch_xla_ext {
 namespace {
 
-// One thread copies as many bytes in about a millisecond.
+// One thread copies this many bytes in about a millisecond.
 constexpr int64_t kFewBytes = 4 << 20;
 
 // Calls omp_set_num_threads of the OpenMP that PyTorch uses (the process may

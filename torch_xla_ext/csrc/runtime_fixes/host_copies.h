@@ -7,11 +7,11 @@
 
 namespace torch_xla_ext {
 
-// While it lives, PyTorch's operations use one thread in this thread if the
-// tensors are small. PyTorch copies 32,768 numbers or more in several threads.
-// These sleep between the steps of a program, and waking them takes longer than
-// the copy. Other threads' operations are not affected, unlike by
-// at::set_num_threads.
+// While it lives, PyTorch's operations that this thread calls use only this
+// thread, if the tensors are small. PyTorch otherwise copies 32,768 elements or
+// more with a thread pool, whose threads sleep between steps; waking them takes
+// longer than the copy. Unlike at::set_num_threads, this does not affect
+// operations of other threads.
 class CopyInThisThread {
  public:
   explicit CopyInThisThread(at::ArrayRef<at::Tensor> tensors);

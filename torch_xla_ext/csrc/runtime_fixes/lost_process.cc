@@ -65,8 +65,8 @@ std::string Text(const std::string& status) {
   return who +
          " is lost, and this process cannot continue without it: restart "
          "all processes, from a checkpoint if there is one (torchrun "
-         "--max-restarts does this). The lost process's own output says why it "
-         "ended. XLA's coordinator: " +
+         "--max-restarts does this). The lost process's own output shows why "
+         "it exited. XLA's coordinator: " +
          status;
 }
 
@@ -117,9 +117,9 @@ void SetLostProcess(const std::string& status) {
   if (!state.lost.empty()) return;
   state.lost = Text(status);
   state.changed.notify_all();
-  // Exit handlers run in reverse order of registration. So this one runs before
-  // those that destroy parts of the client, while threads that use these parts
-  // are still waiting for the device.
+  // Exit handlers run in reverse order of registration. So this handler runs
+  // before those that destroy parts of the client, which threads that wait for
+  // the device still use.
   on_exit(
       [](int exit_status, void*) {
         std::fflush(nullptr);

@@ -40,8 +40,8 @@ std::string LostProcess();
 // Throws std::runtime_error with that text, if there is one.
 void ThrowLostProcess();
 
-// Declares that this process begins to exit. If another process is lost, the
-// exit takes at most ten seconds. Returns whether one is lost.
+// Declares that this process begins to exit. If another process is lost,
+// returns true, and the exit takes at most ten seconds.
 bool EndIfLost();
 
 // Runs `job` in another thread and waits for it. Throws like ThrowLostProcess

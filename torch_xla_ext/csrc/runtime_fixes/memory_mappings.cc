@@ -12,7 +12,8 @@ namespace torch_xla_ext {
 namespace {
 
 // Counting takes milliseconds if there are many mappings, so most calls do not
-// count. The last eighth of the limit has room for the programs in between.
+// count. The last eighth of the limit is reserved for programs that are
+// compiled between two counts.
 constexpr int kCallsBetweenCounts = 16;
 
 int64_t CountMappings() {

@@ -55,7 +55,7 @@ void ReportCopyToDevice(const at::Tensor& tensor, at::Device device) {
     if (!reported.insert(line).second) return;
   }
   TORCH_WARN(line.empty() ? "" : line + ": ",
-             "an operator receives tensors on ", device,
+             "an operator received tensors on ", device,
              " and one on the CPU, ", tensor.toString(), " of shape ",
              tensor.sym_sizes(),
              ", which is copied to the device at each call: move it there "

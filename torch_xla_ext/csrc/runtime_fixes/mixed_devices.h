@@ -9,12 +9,12 @@
 
 namespace torch_xla_ext {
 
-// Throws unless `is_xla`: whether `tensor` is an XLA tensor. The error is one
-// sentence; upstream's has a C++ stack of 25 to 44 lines.
+// Throws unless `tensor` is an XLA tensor, as `is_xla` reports. The error is
+// one sentence; upstream's has a C++ stack of 25 to 44 lines.
 inline void CheckIsXlaTensor(const at::Tensor& tensor, bool is_xla) {
   TORCH_CHECK(tensor.defined(), "expected an XLA tensor but got none");
   TORCH_CHECK(is_xla || !tensor.is_xla(),
-              "expected a tensor with data but got one of PyTorch's tracing, ",
+              "expected a tensor with data but got a fake or meta tensor, ",
               tensor.toString(), " of shape ", tensor.sym_sizes(),
               ": it cannot be part of a traced program");
   TORCH_CHECK(is_xla, "expected all tensors to be on an XLA device but one, ",
@@ -22,8 +22,9 @@ inline void CheckIsXlaTensor(const at::Tensor& tensor, bool is_xla) {
               tensor.device(), ": move it with .to(\"xla\")");
 }
 
-// An elementwise operator copies `tensor`, which is on the CPU, to `device` at
-// each call, as in upstream: warns once for each line of the user's program.
+// Warns, once per line of the user's program, that an elementwise operator
+// copies `tensor`, which is on the CPU, to `device` at each call, as upstream
+// does.
 //
 // Throws instead if TORCH_XLA_EXT_MIXED_DEVICES=error.
 void ReportCopyToDevice(const at::Tensor& tensor, at::Device device);

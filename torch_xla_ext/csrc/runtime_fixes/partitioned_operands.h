@@ -7,9 +7,10 @@
 
 namespace torch_xla_ext {
 
-// Returns the program `module`, a serialized xla::HloModuleProto, with other
-// operands of scatters, convolutions, matrix products and select-and-scatters,
-// if it has shardings; nothing if none changes.
+// Returns the program `module`, a serialized xla::HloModuleProto, in which
+// operands of scatters, convolutions, matrix products and select-and-scatters
+// are replaced, if it has shardings. Returns nothing if no operand needs to
+// change.
 //
 // Scatters use 32-bit indices instead of 64-bit ones. If the indices are
 // divided unequally, as a slice of a sharded tensor can be, the partitioner

@@ -14,8 +14,8 @@ namespace torch_xla_ext {
 torch::lazy::BackendDataPtr DataOfPendingClone(
     const torch_xla::XLATensor& tensor);
 
-// Restores the old value of tensors whose pending value only adds a sharding to
-// it. Call this before everything pending is dropped.
+// Restores the old value of tensors whose pending value only adds a sharding.
+// Call this before everything pending is dropped.
 //
 // torch.compile traces a function once, copies the old values back into the
 // inputs that the function wrote to, and then drops everything pending. In

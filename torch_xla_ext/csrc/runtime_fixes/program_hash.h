@@ -16,8 +16,8 @@ namespace torch_xla_ext {
 // - for each node of `post_order`, which nodes its operands are, and which node
 //   each of `roots` is. All parameters of one shape have the same hash, and
 //   upstream's sequence of parameters only records the order of their first
-//   occurrence. So (a + b) + b had the hash of (a + a) + b, and ran that
-//   program.
+// occurrence. So (a + b) + b had the hash of (a + a) + b, and reused that
+// program.
 // - the nodes' shardings: upstream's hash of a sharding leaves out its
 //   permutation of the devices.
 // - settings of the whole program: the precision of matrix products, SPMD, and

@@ -12,7 +12,7 @@ namespace {
 std::mutex mutex;
 std::optional<uint64_t> pending;  // only until there is a client
 
-// More than the number of a process's devices, whose ids may have gaps.
+// An upper bound of the device ids of a process, which may have gaps.
 constexpr int kMaxLocalDevices = 64;
 
 // Does not call bridge::GetBackendDevices(), which may be creating the client.

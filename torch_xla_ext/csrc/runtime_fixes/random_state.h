@@ -30,8 +30,8 @@ class RandomState {
   void SetTo(torch::lazy::Value value) const;
 
   torch::lazy::BackendDevice device_;
-  uint64_t seed_;          // from which the step began
-  uint64_t running_seed_;  // what `value_` will be
+  uint64_t seed_;          // the seed with which the step began
+  uint64_t running_seed_;  // the number that `value_` will have
   torch::lazy::Value value_;
 };
 

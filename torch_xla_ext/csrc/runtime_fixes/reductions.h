@@ -1,4 +1,4 @@
-// Makes XLA's reductions compute what PyTorch's do.
+// Gives XLA's reductions the results of PyTorch's.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_REDUCTIONS_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_REDUCTIONS_H_
 
@@ -22,11 +22,10 @@ namespace torch_xla_ext {
 // NCCL's does.
 //
 // Maxima of floats begin with -inf, and minima with inf. torch_xla begins with
-// the lowest finite number, which it then returns for numbers that are all
-// -inf.
+// the lowest finite number, which is then the result if all elements are -inf.
 //
 // The index of an extremum is that of the first NaN, if there is one. XLA's
-// ArgMax and ArgMin compare values only, and ignore NaN.
+// ArgMax and ArgMin ignore NaN.
 //
 // In a program with shardings, operands of scatters, convolutions and gradients
 // of pooling are replaced by ones that XLA's partitioner can divide

@@ -28,7 +28,7 @@ std::recursive_mutex& Mutex() {
 struct Readers {
   std::thread::id first;
   bool are_several = false;
-  int64_t first_noted = 0;  // tensors with smaller ids: read by `first`
+  int64_t first_noted = 0;  // `first` has read all tensors with smaller ids
   std::unordered_map<int64_t, std::thread::id> last;  // by the tensor's id
 };
 
@@ -48,8 +48,8 @@ void KeepLiveTensors(Readers* readers) {
   }
 }
 
-// Whether this is a thread of autograd, which works for the thread that waits
-// for it.
+// Whether this thread runs a backward pass of autograd, on behalf of a thread
+// that waits for it.
 bool IsAutograds() {
   return torch::autograd::get_current_graph_task_id() != -1;
 }

@@ -48,7 +48,7 @@ void ReplaceOperations(const std::vector<torch_xla::XLATensorPtr>& tensors,
                        absl::Span<const size_t> indices,
                        const std::vector<torch::lazy::BackendDataPtr>& data);
 
-// Lives while this thread has the lock of a device and looks at tensors' data.
+// Lives while this thread has the lock of a device and reads tensors' data.
 class DeviceIsLocked {
  public:
   DeviceIsLocked();
@@ -58,10 +58,10 @@ class DeviceIsLocked {
   static bool ByThisThread();
 };
 
-// Held while a tensor's shape is read: from its operation or data, which end
-// when another thread gives the tensor data. That may be the first work of a
-// second thread, so a single thread holds it, too. A thread that has a device's
-// lock does not wait for this one.
+// Held while a tensor's shape is read from its operation or data, which are
+// destroyed when another thread gives the tensor new data. A process with a
+// single thread holds it, too, because that may be the first work of a second
+// thread. A thread that has a device's lock does not wait for this lock.
 class ShapeLock {
  public:
   ShapeLock();
@@ -86,10 +86,9 @@ torch::lazy::BackendDataPtr DataHandle(const torch_xla::XLATensor& tensor);
 // and the thread would wait for itself.
 void WaitForValue(const torch::lazy::BackendData& data);
 
-// Held while a tensor's data is read: waits until the data has a value, if
-// there is data, and keeps other threads from giving the tensor some in place
-// of its operations. A thread that has a device's lock does not wait for this
-// one.
+// Held while a tensor's data is read. If there is data, waits until it has a
+// value. Keeps other threads from replacing the tensor's operations by data. A
+// thread that has a device's lock does not wait for this lock.
 class ValueLock {
  public:
   explicit ValueLock(const torch_xla::XLATensor& tensor);

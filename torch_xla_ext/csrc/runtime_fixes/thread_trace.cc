@@ -14,7 +14,7 @@
 namespace torch_xla_ext {
 namespace {
 
-// Of a device, outside or inside of a trace.
+// A device's random state, of a trace or of the code outside of it.
 struct Seed {
   explicit Seed(DeviceContext* context)
       : seed(context->seed),
@@ -38,8 +38,8 @@ struct TracedSeed {
       : seed(context), first(context->seed) {}
 
   Seed seed;
-  uint64_t first;             // the device's when the trace first asked
-  bool is_exchanged = false;  // `seed` is the device's, and reversed
+  uint64_t first;             // the device's seed when the trace first used it
+  bool is_exchanged = false;  // `seed` and the device's seed are exchanged
 };
 
 }  // namespace
@@ -57,7 +57,7 @@ namespace {
 
 using State = ThreadTrace::State;
 
-// PyTorch passes it on to autograd's threads.
+// The trace of a thread, which PyTorch hands on to autograd's threads.
 struct TraceOfThread : c10::DebugInfoBase {
   explicit TraceOfThread(std::shared_ptr<State> state)
       : state(std::move(state)) {}
@@ -74,7 +74,7 @@ std::mutex& TracesMutex() {
 
 std::atomic<int> num_traces = 0;
 
-// All that are running. Guarded by TracesMutex().
+// All running traces. Guarded by TracesMutex().
 std::vector<State*>& Traces() {
   static auto& traces = *new std::vector<State*>;
   return traces;
@@ -114,7 +114,8 @@ void ThreadTrace::End(bool keeps) {
   for (auto& [device, traced] : state_->seeds) {
     DeviceContext* const context = ContextOf(device);
     const std::lock_guard<std::mutex> context_lock(context->lock);
-    // Unless another thread has ended a step: it may have drawn from the next.
+    // Not if another thread has ended a step, because it may have drawn from
+    // the next seed.
     if (keeps && context->seed == traced.first) {
       traced.seed.ExchangeWith(context);
     }

@@ -1,4 +1,4 @@
-// A function that one thread traces while other threads compute tensors.
+// Lets one thread trace a function while other threads compute tensors.
 //
 // torch_xla.sync() computes all live tensors, and begins new random numbers. In
 // another thread it would end a trace in the middle: what the function has
@@ -20,8 +20,9 @@
 namespace torch_xla_ext {
 
 // The trace of a captured or compiled function in this thread, and in
-// autograd's threads while they work for it. Other threads' syncs leave the
-// tensors alone that it makes or writes to, and it has random seeds of its own.
+// autograd's threads while they work for it. Other threads' syncs ignore the
+// tensors that the trace makes or writes to, and the trace has its own random
+// seeds.
 class ThreadTrace {
  public:
   struct State;

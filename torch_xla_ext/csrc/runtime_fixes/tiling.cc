@@ -74,7 +74,7 @@ Tiling Tiling::Transposed(const Sizes& permutation) const {
 
 Tiling Tiling::Gathered(const std::vector<bool>& is_gathered) const {
   Tiling result;
-  Sizes order;  // of the array's dimensions: those that stay come first
+  Sizes order;  // of the array's dimensions: kept ones come first
   for (const bool moves : {false, true}) {
     for (size_t i = 0; i < rank(); ++i) {
       if (is_gathered[i] == moves) order.push_back(i);

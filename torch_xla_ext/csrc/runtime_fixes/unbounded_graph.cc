@@ -24,7 +24,7 @@ struct Operands : Node {
   }
 };
 
-// The last compiled programs, each of which contains the one before.
+// The last compiled programs, each of which contains the previous one.
 struct Chain {
   static constexpr size_t kMaxSamples = 64;
 
@@ -50,7 +50,7 @@ struct Chain {
     const size_t step = std::max<size_t>(size / kMaxSamples, 1);
     for (size_t i = 0; i < size; i += step) {
       const auto& operands = Operands::Of(*post_order[i]);
-      // A parameter is in many programs.
+      // Skip parameters, because they are in many programs.
       if (!operands.empty() && !operands[0]->operands().empty()) {
         samples.push_back(operands[0]);
       }
@@ -94,8 +94,8 @@ void FindGrowth(const std::vector<const Node*>& post_order) {
       chain.Sample(post_order);
       return;
     }
-    // A program that is hardly larger is for a second value of one step, such
-    // as an accuracy after the loss.
+    // A program that is hardly larger computes a second value of the same step,
+    // such as an accuracy after the loss.
     const size_t size = post_order.size();
     if (size < chain.size + chain.size / 8 + 1) return;
     chain.Sample(post_order);

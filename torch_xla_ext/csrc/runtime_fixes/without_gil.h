@@ -6,7 +6,8 @@
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_WITHOUT_GIL_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_WITHOUT_GIL_H_
 
-// Declared as in Python.h, which upstream's runtime is compiled without.
+// Declared as in Python.h, because upstream's runtime is compiled without that
+// header.
 extern "C" {
 struct _ts;  // PyThreadState
 int PyGILState_Check(void);

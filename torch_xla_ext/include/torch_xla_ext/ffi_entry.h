@@ -198,7 +198,7 @@ Status DecodeAttribute(const XLA_FFI_Attrs& attributes,
         return Status::Ok();
       }
       return Status::Error("attribute ", prefix, name, ": expected ",
-                           ParamType<T>(), " and got other attributes, too");
+                           ParamType<T>(), " but got other attributes, too");
     }
   } else {
     if (DecodeValue(type, attribute, value)) return Status::Ok();
@@ -236,8 +236,8 @@ Status DecodeAttributes(const XLA_FFI_Attrs& attributes, Params* params,
   }
   if (attributes.size == known) return Status::Ok();
   return Status::Error("attributes: expected params(", ParamsText<Params>(),
-                       ") and got ", attributes.size - known,
-                       " attributes more");
+                       ") but got ", attributes.size - known,
+                       " more attributes");
 }
 
 }  // namespace

@@ -24,7 +24,7 @@
 namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 namespace internal {
 
-// How an argument of a launch function is made.
+// Makes an argument of a launch function.
 template <typename T>
 struct IsView : std::false_type {};
 template <bool kMutable>

@@ -59,9 +59,10 @@ struct IsNested : std::false_type {};
 template <typename T>
 struct IsNested<T, std::void_t<decltype(T::Fields())>> : std::true_type {};
 
-// Internal linkage, here and wherever code is made from a struct of parameters:
-// two kernels of one library may have structs of one name, such as Params, and
-// the linker would keep one of two functions of one name, for both kernels.
+// Functions that depend on a struct of parameters have internal linkage, here
+// and in other headers. Two kernels of one library may both have a struct named
+// Params. With external linkage, the linker would keep one of two functions of
+// the same name, for both kernels.
 namespace {  // NOLINT: see above
 
 template <typename Params>
@@ -108,8 +109,8 @@ using NotDeduced = typename Identity<T>::Type;
 // i64, whose bit i stands for operand i. Without it, none is omitted.
 inline constexpr char kAbsentOperands[] = "absent_operands";
 
-// Python and the schema's text know a parameter by its name. Evaluated by the
-// compiler, where a `throw` is an error.
+// Returns a parameter's name, which Python and the schema use, if it is valid.
+// Evaluated by the compiler, where a `throw` is an error.
 constexpr std::string_view CheckedName(std::string_view name) {
   if (name.empty() || (name[0] >= '0' && name[0] <= '9')) {
     throw "a parameter's name is empty or begins with a digit";
@@ -285,7 +286,8 @@ Status UnpackFields(const std::string& prefix, ByteReader* reader,
   return status;
 }
 
-// Reads the parameters from all of `size` bytes, to which text refers then.
+// Reads the parameters from all of `size` bytes. Text parameters then refer to
+// these bytes.
 template <typename Params>
 Status UnpackParams(const char* bytes, size_t size, Params* params) {
   ByteReader reader(bytes, size);

@@ -38,7 +38,7 @@
 namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 
 inline constexpr int kMaxArguments = 32;  // operands and results together
-inline constexpr int kMaxDims = 8;        // in a signature; a star is one
+inline constexpr int kMaxDims = 8;        // per array, a starred one included
 inline constexpr int kMaxVariables = 4;
 inline constexpr int kMaxOptions = 20;
 inline constexpr int kMaxConstraints = 8;
@@ -134,7 +134,7 @@ class SignatureParser {
     ParseArguments(&signature, &signature.num_results);
     if (signature.num_results == 0) throw "a kernel must have a result";
     if (signature.num_operands == 0) throw "a kernel must have an operand";
-    // The space distinguishes it from a name, for Python's parser, too.
+    // The space distinguishes `where` from a name, as in Python's parser.
     if (Accept("where ")) {
       do {
         ParseVariable(&signature);
@@ -266,7 +266,7 @@ class SignatureParser {
     }
   }
 
-  // A result that is an operand: only its name is written.
+  // Parses a result that is an operand: the signature has only its name.
   constexpr void ParseAlias(const Signature& signature, Argument* argument) {
     for (int i = 0; i < signature.num_operands; ++i) {
       if (signature.arguments[i].name != argument->name) continue;

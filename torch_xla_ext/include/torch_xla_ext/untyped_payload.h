@@ -1,4 +1,4 @@
-// The payload of an untyped call, which without it passes a kernel only
+// The payload of an untyped call, which otherwise passes a kernel only
 // pointers. Version 1, little-endian, without padding:
 //
 //   u8   magic          1. No JSON begins with this byte: XLA:GPU would parse a
@@ -71,7 +71,7 @@ namespace internal {
 // to which the call's pointers point.
 struct UntypedPayload {
   std::vector<BufferView> views;  // operands, then results
-  std::vector<int64_t> dims;      // what the views point into
+  std::vector<int64_t> dims;      // the views point into this
   const char* params = nullptr;   // params_size bytes of the payload
   size_t params_size = 0;
 };

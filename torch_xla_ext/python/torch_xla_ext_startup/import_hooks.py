@@ -20,9 +20,9 @@ _aliases: dict[str, str] = {}
 _changes: dict[str, Callable[[Run], Run]] = {}
 _actions: dict[str, list[tuple[tuple[str, ...], Callable[[], None]]]] = {}
 _patterns: list[tuple[re.Pattern[str], Callable[[str], None], set[str]]] = []
-# Modules that have run, although the import system may not be done with them.
+# Modules whose code has run, although their import may not have ended.
 _finished: set[str] = set()
-# Modules that are imported, but run when they are used.
+# Modules that are imported, but whose code runs at their first use.
 _not_run: set[str] = set()
 _lock = threading.RLock()
 
@@ -133,14 +133,14 @@ class _Alias(importlib.abc.Loader):
         self._target = target
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system returns what is in sys.modules afterwards.
+        # The import system returns the module that is in sys.modules afterwards.
         sys.modules[module.__name__] = importlib.import_module(self._target)
 
 
 class _RunningSpec(importlib.machinery.ModuleSpec):
     """The spec of a module that is still being imported.
 
-    A module that transformers imports may import torch_xla, for example: accelerate does.
+    This happens if a module that transformers imports, such as accelerate, imports torch_xla.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -152,7 +152,7 @@ class _RunningSpec(importlib.machinery.ModuleSpec):
 
 
 class _LazyModule(ModuleType):
-    """A module before its first use; attributes that inspect reads of all modules do not count."""
+    """A module before its first use. Reads of the attributes that inspect queries are not a use."""
 
     def __getattr__(self, name: str) -> object:
         # `from ... import *` asks for __all__ first.

@@ -1,4 +1,4 @@
-"""Declare kernels for XLA with PyTorch alone: signatures, CUDA sources and operators.
+"""Declare kernels for XLA: signatures, CUDA sources and operators. Needs only PyTorch.
 
 A front end, which connects PyTorch and XLA, makes the calls: torch_xla_ext, or torch_xla_gpu
 (//integrations/torch_tpu). Each front end ships this package, and registers itself at import

@@ -40,7 +40,7 @@ def may_apply() -> bool:
 
 
 def refuse(target: str, tensors: Sequence[torch.Tensor | None]) -> None:
-    """Refuse active transforms, which a call, as no dispatcher operator, would silently ignore."""
+    """Refuse active transforms, which a call outside of the dispatcher would silently ignore."""
     remedy = "make an operator of the kernel, with torch_xla_ext.define_operator"
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
         raise NotImplementedError(

@@ -11,7 +11,7 @@
 namespace torch_xla_ext::layout {
 
 inline constexpr size_t kStatusSize = 8;
-inline constexpr size_t kStatusOrSize = 16;  // of a pointer
+inline constexpr size_t kStatusOrSize = 16;  // for a pointer
 inline constexpr size_t kSpanSize = 16;
 inline constexpr size_t kDurationSize = 12;
 inline constexpr size_t kXlaOpSize = 16;

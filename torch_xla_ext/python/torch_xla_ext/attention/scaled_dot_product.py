@@ -23,7 +23,7 @@ from xla_kernels.attention import cudnn
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
 _OPERATOR = torch.ops.aten.scaled_dot_product_attention.default
-# Includes the types of torch.compile's traces.
+# The types that are served: torch's own, and those of torch.compile's traces.
 _TENSORS = (torch.Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)
 _is_installed = False
 
@@ -139,7 +139,7 @@ def _is_one_query(
 ) -> bool:
     if torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):
         return False
-    # A causal query is the first one: it sees the first key only.
+    # A single causal query sees only the first key, so one_query.py does not serve it.
     if query.dim() != 4 or query.shape[2] != 1 or is_causal:
         return False
     whole = (*query.shape[:3], key.shape[2])

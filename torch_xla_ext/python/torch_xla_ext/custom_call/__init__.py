@@ -1,7 +1,7 @@
 """Turn the arguments of torch_xla_ext.custom_call and of operators into a traced call.
 
-``torch_xla_ext.custom_call`` is the function, which hides this package: import its modules by
-``from torch_xla_ext.custom_call import …``.
+The attribute ``torch_xla_ext.custom_call`` is the function, not this package. Import this package's
+modules with ``from torch_xla_ext.custom_call import …``.
 """
 
 from torch_xla_ext.custom_call.arguments import Request, array_of, tensors_of

@@ -274,7 +274,7 @@ def array_of(value: torch.Tensor | ArrayType) -> sharding.Array:
 def _present_aliases(
     target: str, inputs: Sequence[object], aliases: Mapping[int, int] | None
 ) -> dict[int, int] | None:
-    """Return the aliases, with operands numbered without the absent ones."""
+    """Return the aliases, with operands numbered without counting absent ones."""
     if not isinstance(aliases, Mapping) or all(tensor is not None for tensor in inputs):
         return aliases  # which the C++ side checks
     result = {}
@@ -331,7 +331,7 @@ def _payload_of(
 def _check_own_payload(
     schema: Schema, arrays: list[ArrayType | None], payload: bytes | str
 ) -> None:
-    """Raise ValueError if the payload says other shapes: the kernel would read out of bounds."""
+    """Raise ValueError if the payload has other shapes: the kernel would read out of bounds."""
     try:
         read = untyped_payload.unpack(
             schema, payload.encode() if isinstance(payload, str) else bytes(payload)

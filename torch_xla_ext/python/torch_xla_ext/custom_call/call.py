@@ -24,10 +24,10 @@ class Local(NamedTuple):
     """The call that one device makes on its part of the arrays.
 
     Attributes:
-        arguments: maps the part's inputs, as meta tensors, and the types of its outputs to the
-            arguments of custom_call that depend on shapes: some of `attributes`, `payload` and
-            `outputs`. XLA calls it when it compiles a program. If it raises TypeError or
-            ValueError, the kernel refuses the part, and operands are gathered, with a warning.
+        arguments: a function that receives the part's inputs, as meta tensors, and the types of its
+            outputs. It returns the arguments of custom_call that depend on shapes: some of
+            `attributes`, `payload` and `outputs`. XLA calls it when it compiles a program. If it
+            raises TypeError or ValueError, operands are gathered, with a warning.
         values: other values that `arguments` depends on; their repr distinguishes calls.
     """
 
@@ -191,8 +191,8 @@ def _partitioned_call(
             part = dataclasses.replace(part, **given.arguments(own, own_types[:count]))
             if [ArrayType.of(each).dtype for each in part.outputs] != dtypes:
                 raise ValueError(
-                    f"the part has the results {list(map(ArrayType.of, part.outputs))}, where "
-                    f"the whole call has {types}"
+                    f"expected a device's results to have the dtypes of {types} but got "
+                    f"{list(map(ArrayType.of, part.outputs))}"
                 )
         return local_call(part)
 

@@ -1,4 +1,4 @@
-"""Find the globals and attributes that the bytecode of functions names."""
+"""Find the names of globals and attributes in the bytecode of functions."""
 
 import dis
 import types

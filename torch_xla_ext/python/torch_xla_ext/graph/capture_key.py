@@ -1,4 +1,4 @@
-"""The key by which a replay is found: arguments and torch's modes; guards check the rest."""
+"""Keys that select a replay, from the arguments and torch's modes; guards check the rest."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def flatten(args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], pytree.Tree
 
 @dataclasses.dataclass
 class Key:
-    """The key by which a replay is found, without Python's state."""
+    """The key that selects a replay; it does not cover Python state."""
 
     spec: pytree.TreeSpec
     others: dict[int, Any]  # leaves that are not tensors, by their index

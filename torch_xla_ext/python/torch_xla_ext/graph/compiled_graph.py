@@ -1,9 +1,9 @@
 """Run a graph of ``torch.compile(backend="openxla")`` as one program, like a captured step.
 
-torch_xla 2.8's own bridge to Dynamo traces a graph once, but runs it by a Python loop over its
-arguments, and returns the new value of each argument that the graph writes to in another buffer.
-Here the program writes the value into the argument's own buffer, which csrc/graph/program.h copies
-first if something else reads it.
+torch_xla 2.8's own bridge to Dynamo traces a graph once. But each run has a Python loop over its
+arguments, and new values of arguments that the graph writes to are in other buffers. Here the
+program writes the value into the argument's own buffer, which csrc/graph/program.h copies first if
+something else reads it.
 
 CUDA tensors are used in place, and so are CPU tensors if XLA's device is the CPU
 (shared_memory.py).
@@ -83,7 +83,7 @@ def _write_to_donors_themselves(graph: torch.fx.GraphModule) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Argument:
-    """A result that is the tensor argument with this index."""
+    """A result that is one of the tensor arguments, by its index."""
 
     index: int
 
@@ -318,6 +318,7 @@ class _Compilation:
             self._new,
             argument_state=[-1] * len(self._tensors),
             replaced_gradients=[],
-            # The next step draws other random numbers.
+            # If the program draws random numbers, it ends the step, so that the next one draws
+            # others.
             ends_step=any(kind == Source.SEED for kind, _ in sources),
         )

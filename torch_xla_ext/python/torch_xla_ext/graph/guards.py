@@ -19,8 +19,8 @@ PLAIN = (
 ABSENT = object()
 ON_THE_HOST = "a tensor on the host"
 _MAX_CONTENTS = 1 << 16  # bytes of a host tensor that are compared at each call
-# Users do not assign globals of these modules. The modules themselves assign caches, such as
-# sysconfig's variables and Triton's compiled kernels.
+# Globals of these modules are not compared: users do not assign them, and the modules themselves
+# assign only caches, such as sysconfig's variables and Triton's compiled kernels.
 _LIBRARIES = {
     *("torch", "torch_xla", "torch_xla_ext", "torch_xla_ext_startup", "torch_xla_huggingface"),
     *("numpy", "triton"),
@@ -51,7 +51,7 @@ class Node:
         raise NotImplementedError
 
     def restrict(self, names: Collection[str]) -> None:
-        """Forget attributes of objects and variables of functions with other names."""
+        """Keep only the attributes of objects and variables of functions that have these names."""
 
 
 def is_plain(value: Any) -> bool:
@@ -131,7 +131,7 @@ class Context(Node):
 
 
 class Members(Node):
-    """A set of objects."""
+    """A guard for a set of objects."""
 
     def __init__(self, value: Any, nodes: dict[int, Node]) -> None:
         self.identity, self.nodes = Same(value), nodes
@@ -150,7 +150,7 @@ class Members(Node):
 
 
 class Absent(Node):
-    """An attribute that an object has from its class, not in its own dictionary."""
+    """An attribute that an object inherits from its class, and lacks in its own dictionary."""
 
     def difference(self, value: Any, path: str) -> str | None:
         return None if value is ABSENT else path
@@ -160,7 +160,7 @@ class Absent(Node):
 
 
 class Again(Node):
-    """A reference to a value that was recorded, and is compared, under an earlier name."""
+    """A reference to a value that is already recorded and compared under another name."""
 
     def __init__(self, value: Any) -> None:
         self.address = id(value)
@@ -201,7 +201,7 @@ class Pairs(Node):
 
 
 class Children(Node):
-    """Values that another one holds under keys."""
+    """Values that are found in another value by keys."""
 
     def __init__(self, children: list[tuple[str, Any, Node]]) -> None:
         self.children = children

@@ -99,7 +99,7 @@ class PythonState:
         return None
 
     def addresses(self) -> set[int]:
-        """Return the addresses of the objects found so far, which live until `forget`."""
+        """Return the addresses of the objects found so far, which stay alive until `forget`."""
         return set(self._seen)
 
     def forget(self, names: Collection[str]) -> None:

@@ -1,8 +1,8 @@
-"""The order of what a backward graph of torch.compile computes again.
+"""Order the recomputations in backward graphs of torch.compile.
 
 PyTorch puts the operations of a region of torch.utils.checkpoint right before the gradients that
-need them. XLA orders operations by their operands alone, and would compute all regions first, so
-that their activations would be in memory at the same time.
+need them. XLA orders operations only by their operands. It would recompute all regions first, and
+all their activations would be in memory at the same time.
 """
 
 import operator
@@ -18,10 +18,10 @@ _XLAC = torch_xla._XLAC
 def order_regions(graph: fx.GraphModule) -> None:
     """Make each region of a backward graph wait for the gradient that enters it.
 
-    The region's inputs go through an optimization barrier with this gradient, and with the
-    parameters' gradients of the region before the last one: on several devices, XLA would otherwise
-    compute all of these at the end. The last region's are left out, so that they are communicated
-    while this region is computed.
+    The region's inputs pass through an optimization barrier together with this gradient, and with
+    the parameters' gradients of the region before the previous one: on several devices, XLA would
+    otherwise compute all such gradients at the end. The previous region's gradients are not in the
+    barrier, so that they are communicated while this region is computed.
     """
     nodes = list(graph.graph.nodes)
     gradients = _users_of(node for node in nodes if node.name.startswith("tangents_"))

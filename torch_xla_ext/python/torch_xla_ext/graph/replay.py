@@ -18,7 +18,7 @@ _XLAC = torch_xla._XLAC
 
 
 class Replay:
-    """A compiled step, and the state that it was compiled for."""
+    """A compiled step, and the state for which it was compiled."""
 
     def __init__(
         self,

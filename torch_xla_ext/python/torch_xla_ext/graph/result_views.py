@@ -1,4 +1,4 @@
-"""Keep results of a compiled function views of one tensor, if they were.
+"""Return views of one tensor from a compiled function, as the original function does.
 
 Each result of a program is a separate tensor. But a write to one result, by the caller or by code
 after a graph break, must change the others that share its memory. So the program returns the base
@@ -76,7 +76,7 @@ def _root(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _with_their_views(views: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
-    """Return the views, and those that they are views of."""
+    """Return the views, and the views from which they are made."""
     found = set()
     for node in views:
         while _viewed(node) is not None:

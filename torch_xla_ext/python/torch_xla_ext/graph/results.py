@@ -24,7 +24,7 @@ from torch_xla_ext.graph.guards import is_plain, same_plain
 
 _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
-# Objects that only refer to others, which are not parts of them.
+# Objects that are not taken apart: they only refer to other objects.
 _ENDS = (type, types.ModuleType, types.CodeType, torch.Tensor)
 
 
@@ -207,7 +207,7 @@ class Planner:
     """Takes results apart into plans.
 
     Args:
-        is_result: whether a tensor is an argument of the step or was made by it.
+        is_result: returns whether a tensor is an argument of the step or was made by it.
         existing: the addresses of objects that existed before the step, which are returned
             unchanged. None if they are unknown; then objects without results are returned
             unchanged.

@@ -135,7 +135,7 @@ def _by_stage(
 ) -> dict[int, list[torch.fx.Node]]:
     """Return the nodes of each stage, in order: even ones on the host, odd ones on the device.
 
-    A write comes in no earlier stage than earlier reads of the tensor or its views.
+    A write is never in an earlier stage than preceding reads of the tensor or its views.
     """
     stage_of: dict[torch.fx.Node, int] = {}
     bases: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # which a node may share memory with
@@ -229,7 +229,7 @@ def _stack_scalars(
     for dtype, indices in scalars.items():
         if len(indices) < 2:
             continue
-        # At the front, because other placeholders are in front of their first uses.
+        # At the front, because the other placeholders precede their first uses.
         with part.graph.inserting_before(next(iter(part.graph.nodes))):
             last = vector = part.graph.placeholder(f"stacked_{dtype}".replace("torch.", ""))
         for element, i in enumerate(indices):

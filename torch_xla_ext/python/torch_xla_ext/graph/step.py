@@ -73,7 +73,7 @@ class CapturedStep(CopiedStep):
         self._check_python, self._verify = check_python, verify
         self._starts_here = starts_here
         self._as_compiling = as_compiling  # from the first trace, not only after a read
-        # The last call of a replay that is traced and compared, among calls 2, 4, 8, …
+        # Calls 2, 4, 8, … of a replay are traced and compared, up to this one.
         self._last_verified = int(_LAST_VERIFIED * check_python if verify is None else verify)
         self._verify_all = verify is True
         self._verifies = self._verify_all or self._last_verified >= 2
@@ -119,7 +119,9 @@ class CapturedStep(CopiedStep):
                 first call, such as an optimizer's state: then that call has been made.
         """
         if getattr(_tracing, "active", False):
-            raise CaptureError(f"{self._name}.prepare() is called by a captured function")
+            raise CaptureError(
+                f"{self._name}.prepare() is called by a captured function: call it outside"
+            )
         with _lock:
             leaves, spec = flatten(args, kwargs)
             key, arguments, views = self._key(leaves, spec)
@@ -147,8 +149,7 @@ class CapturedStep(CopiedStep):
         if getattr(_tracing, "active", False):
             return self._function(*args, **kwargs)  # a part of the step that is being captured
         if not _lock.acquire(blocking=False):
-            # This is a thread of autograd that runs a part of the step that another thread
-            # captures.
+            # In a thread of autograd, this is a part of a step that another thread captures.
             if _trace_runs and torch._C._current_autograd_node() is not None:
                 return self._function(*args, **kwargs)
             _lock.acquire()
@@ -238,7 +239,8 @@ class CapturedStep(CopiedStep):
     ) -> Replay:
         """Trace the function; if it reads a value, trace again with is_compiling() true.
 
-        Libraries read values, such as whether a mask is all ones, only while nothing compiles them.
+        Some libraries read values, such as whether a mask is all ones, only if they are not
+        compiled.
         """
         global _trace_runs
         _tracing.active = _trace_runs = True
@@ -275,7 +277,7 @@ class CapturedStep(CopiedStep):
         )
 
     def _is_verified(self, replay: Replay, call: int) -> bool:
-        """Return whether this call is traced again; calls 2, 4, 8 and so on are."""
+        """Return whether this call is traced again, as calls 2, 4, 8 and so on are."""
         return replay.fingerprint is not None and (self._verify_all or not call & (call - 1))
 
     def _run_verified(
@@ -289,8 +291,8 @@ class CapturedStep(CopiedStep):
     ) -> Any:
         """Trace the call again, and compare the trace with the replay's.
 
-        A trace has the step's effects on Python, like any capture, so it replaces a call of the
-        function. Its effects on tensors are undone and left to the replay.
+        Like any capture, a trace has the step's effects on Python, so it replaces a call of the
+        function. Its effects on tensors are undone, and the replay makes them.
         """
         calls = replay.calls
         descriptions = [Description.of(tensor) for tensor in arguments]
@@ -348,7 +350,8 @@ class CapturedStep(CopiedStep):
 
     def _finish_lazily(self, result: NotRepeatableError) -> Any:
         """Keep a first call lazy: it may create state that later calls update."""
-        # Its frames hold the values from before the trace, whose buffers the sync donates.
+        # The traceback's frames hold old values, and the sync can donate only values that nothing
+        # holds.
         result.__traceback__ = None
         torch_xla.sync()
         if isinstance(result, DisturbedError):

@@ -46,8 +46,8 @@ class Tracer:
     Args:
         leaves: the flattened arguments.
         views: indices of the arguments that are views and share memory with no other argument.
-            Their offset in the base may differ at each call, so the step receives a copy of each,
-            which is copied back if it was written.
+            Their offsets in the base may differ at each call, so the step receives copies. A copy
+            that it writes to is copied back.
         check_python: whether to record the Python objects that the function reads, and refuse
             changes to them.
         again: the fingerprint of an earlier trace, with which this one is compared. Numbers from
@@ -292,7 +292,8 @@ class Tracer:
         for known in self._known:
             if known.tensor.is_leaf and known.tensor.requires_grad != known.requires_grad:
                 known.tensor.requires_grad_(known.requires_grad)
-        # A tensor that was written through views holds its old data, which could not be donated.
+        # Otherwise a tensor that was written through views would hold its old data, which could
+        # then not be donated.
         self._tensor_trace.undo(
             known.tensor for known in self._known if not _XLAC._xla_capture_is_view(known.tensor)
         )
@@ -336,7 +337,8 @@ class Tracer:
         text = ""
         if self._is_verified and (self._again is None or self._again.program != key):
             text = _XLAC._get_xla_tensors_text(lowered.results)
-        # Only afterwards, because a replay keeps the values that tensors have outside the trace.
+        # Made only when the trace is undone, because a replay records the tensors' values outside
+        # the trace.
         return lambda: self._replay(key, text, lowered, sources, written, new, returned, gradients)
 
     def _find_sources(self, lowered: InPlaceProgram) -> list[tuple[Source, int]]:

@@ -1,8 +1,8 @@
 """Compare a later trace of a step with an earlier one, by fingerprints.
 
-Guards compare Python state by name, and no list of names is complete. A program is complete: the
-effect of the step's Python code on tensors is the program with its constants, the tensors that it
-reads and writes, and its results.
+Guards compare Python state by name, and no list of names is complete. A fingerprint is: it covers
+the program with its constants, the tensors that it reads and writes, and its results, which are all
+effects of the step's Python code on tensors.
 """
 
 from __future__ import annotations

@@ -108,9 +108,9 @@ class Trace:
 
 
 def keep_shardings(written: Sequence[torch.Tensor], saved: object) -> None:
-    """Mark a new value that has no sharding with that of the tensor's former value.
+    """Mark new values without a sharding with the sharding of the tensor's former value.
 
-    ``cache[:] = value`` makes such a value. XLA would choose a sharding that the program's next run
+    ``cache[:] = value`` makes such a value. XLA might choose a sharding that the program's next run
     does not accept.
     """
     if not runtime.is_spmd():

@@ -36,7 +36,8 @@ _WATCHING = (__name__.rpartition(".")[0], temporarily_replaced.__module__)
 # The function that finds and executes a module that is not in sys.modules.
 _IMPORT = importlib._bootstrap._find_and_load.__code__
 _READ = "aten::_local_scalar_dense"  # counts reads of host scalars
-# Arguments that torch reads as a number, by operation; a device tensor multiplies an operand.
+# Arguments that torch reads as numbers, by operation. A device tensor is instead multiplied with an
+# operand.
 _FACTORS = {
     name + suffix: factor
     for name, factor in {
@@ -59,7 +60,7 @@ _RESHAPES = {
 
 
 def is_on_device(value: Any) -> bool:
-    """Return whether a value is an XLA tensor with data, unlike some of PyTorch's traces."""
+    """Return whether a value is an XLA tensor with data; fake tensors on "xla" have none."""
     return (
         isinstance(value, torch.Tensor)
         and value.device.type == "xla"
@@ -253,7 +254,7 @@ def refuse_read(tensor: torch.Tensor, by: str, name: str | None) -> None:
         remedy = "make the optimizer with fused=True, which looks at found_inf on the device"
     raise ReadError(
         f"the function reads the value of a tensor {what} on the host, by {by}; a replay runs on "
-        f"the device alone: {remedy}"
+        f"the device only: {remedy}"
     )
 
 
@@ -369,7 +370,8 @@ def transfers_refused(calls: Calls) -> Iterator[None]:
 class ExecutedCode:
     """Collects the code that a thread runs within `with self.in_this_thread()`.
 
-    Code that an import runs is left out: in the next call the module is imported already.
+    Code that an import runs is not collected, because in the next call the module is already
+    imported.
 
     Attributes:
         codes: the code objects, with their globals.

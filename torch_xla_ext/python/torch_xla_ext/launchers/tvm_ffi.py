@@ -21,10 +21,10 @@ from xla_kernels.signature.schema import ArrayType, Schema
 
 _XLAC = torch_xla._XLAC
 _PREFIX = "__tvm_ffi_"
-# Handles of functions, by their library's path and their names.
+# Handles of functions, by library path and name.
 _functions: dict[tuple[str, str], int] = {}
-# The targets of tvm_ffi_call. Their names are unique to this process: a stored program of another
-# process must not find a function under them.
+# The targets of tvm_ffi_call. Their names are unique to this process, so that a stored program of
+# another process never finds a wrong function.
 _targets: dict[tuple[object, ...], str] = {}
 _PROCESS = uuid.uuid4().hex
 
@@ -184,7 +184,9 @@ def tvm_ffi_call(
             words.append(f"attrs.argument_{i}")
             attributes[f"argument_{i}"] = value
     if len(written) < len(aliases):
-        raise TypeError(f"tvm_ffi_call: aliases names {aliases}, of which some are not tensors")
+        raise TypeError(
+            f"tvm_ffi_call: aliases must be positions of tensor arguments, but is {aliases}"
+        )
     if not operands:
         raise TypeError("tvm_ffi_call: none of the function's arguments is an XLA tensor")
     if not outputs and not aliases:

@@ -96,7 +96,8 @@ def connect(environ: Mapping[str, str]) -> Store:
         text = str(error).partition("\n")[0]
         raise CudaRuntimeError(
             f"the processes' store on rank 0, {_host(environ)}:{port}, cannot be reached: {text}; "
-            "check that rank 0 runs, MASTER_ADDR, and its firewall"
+            "check that rank 0 is running, that MASTER_ADDR is right, and that its firewall allows "
+            "the port"
         ) from None
     _stores[os.getpid()] = store
     return store
@@ -124,9 +125,7 @@ def agreed(key: str, choose: Callable[[], str]) -> str:
         return answer[1:]
     answer = store.get(f"agreed/{key}").decode()
     if answer == "?":
-        raise RuntimeError(
-            "another process of this program failed to choose for all; see its error"
-        )
+        raise RuntimeError("the process that chooses for all has failed; see its error")
     return answer[1:]
 
 
@@ -150,7 +149,8 @@ def meet(store: Store, processes: Processes, timeout: float) -> None:
         while not store.check([f"start/{rank}"]):
             if time.monotonic() > end:
                 raise CudaRuntimeError(
-                    f"rank {rank} has not started for {timeout:g} s ({START_TIMEOUT_ENVIRONMENT}); "
+                    f"rank {rank} did not start within {timeout:g} s "
+                    f"({START_TIMEOUT_ENVIRONMENT}); "
                     f"WORLD_SIZE is {processes.count}: start this many processes, "
                     "with the same MASTER_ADDR"
                 )
@@ -234,8 +234,8 @@ class _Exit:
                 self._see_others_end(listener)
             else:
                 port = int(self._store.get("exit/port"))
-                # Detached, since the interpreter closes its sockets while XLA still polls the
-                # coordinator: the kernel closes this one when the process has ended.
+                # Detached, because the interpreter closes its sockets while XLA still polls the
+                # coordinator. The operating system closes this one when the process has ended.
                 socket.create_connection((self._host, port), self._timeout).detach()
         except (OSError, RuntimeError) as error:  # rank 0 has ended, and its store with it
             text = str(error).partition("\n")[0]

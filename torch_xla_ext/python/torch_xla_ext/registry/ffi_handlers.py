@@ -10,13 +10,13 @@ from xla_kernels.kernel_symbols import did_you_mean
 
 _XLAC = torch_xla._XLAC
 
-# In the order of XLA_FFI_Handler_Bundle of XLA's FFI 0.5.
+# In the order of XLA_FFI_Handler_Bundle in XLA's FFI 0.5.
 STAGES = ("instantiate", "prepare", "initialize", "execute", "record")
 # The stages in the bundle of every version.
 _BUNDLED = STAGES[:4]
-# The suffix of the handler of "record" of a library, beside a bundle or a kernel's entry.
+# The suffix of a library's handler for "record", beside a bundle or a kernel's entry.
 _RECORD = "Record"
-# The suffixes of the functions by which a library returns its bundle, after the target's name.
+# Suffixes, after the target's name, of a library's functions that return its bundle.
 BUNDLES = {"CUDA": "Bundle", "Host": "HostBundle"}
 # The suffixes of the functions that return its state's type.
 _TYPE_ID, _TYPE_INFO = "TypeId", "TypeInfo"
@@ -42,7 +42,7 @@ class _TypeInfo(ctypes.Structure):
 
 
 def bundle_symbol(name: str, platform: str) -> str:
-    """Return the function of a library that returns the handlers of the target `name`."""
+    """Return the name of a library's function that returns the handlers of the target `name`."""
     return name + BUNDLES[platform]
 
 
@@ -107,7 +107,7 @@ def of_library(name: str, library: ctypes.CDLL, platform: str) -> dict[str, int]
 
 
 def record_of_library(name: str, library: ctypes.CDLL, platform: str) -> dict[str, int]:
-    """Return the library's handler `<name>Record` of the stage "record", if any, by stage."""
+    """Return {"record": handler} for the library's handler `<name>Record`; {} without one."""
     symbol = name + _RECORD
     if platform != "CUDA" or libraries.function_of(library, symbol) is None:
         return {}
@@ -158,8 +158,8 @@ def register_ffi_type(
         known = {"type_id", "type_info"}
         if "type_id" not in type_id or set(type_id) - known or type_info is not None:
             raise ValueError(
-                f"FFI type {name!r}: expected a dictionary with the key 'type_id' and at most "
-                f"'type_info', and no other type_info, but got the keys {list(type_id)}"
+                f"FFI type {name!r}: expected a dictionary with the key 'type_id', optionally "
+                f"'type_info', and no type_info beside it, but got the keys {list(type_id)}"
             )
         type_id, type_info = type_id["type_id"], type_id.get("type_info")
     address = _data_address(name, "type_id", type_id, 8, writable=True)

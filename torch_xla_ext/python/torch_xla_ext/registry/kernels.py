@@ -8,7 +8,7 @@ from torch_xla_ext.registry.platforms import PLATFORMS
 from torch_xla_ext.registry.registration import Target
 from xla_kernels import kernel_symbols, libraries
 
-# Functions that register kernels of other ABIs than kernel.h's, by the ABI's name.
+# Functions that register kernels with ABIs other than kernel.h's, by the ABI's name.
 _loaders: dict[str, Callable[..., list[Target]]] = {}
 
 

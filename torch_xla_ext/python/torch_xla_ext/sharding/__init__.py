@@ -1,4 +1,4 @@
-"""Calls and tensors in programs for several devices (docs/distributed.md).
+"""Shard calls and tensors in programs for several devices (docs/distributed.md).
 
 `PeerMemory`, `is_marked`, `join` and `send` are public.
 """

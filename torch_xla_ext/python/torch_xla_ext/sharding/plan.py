@@ -164,7 +164,7 @@ def check_sizes(rule: Rule, operands: Sequence[Shape | None], results: Sequence[
             if dim and None not in known and prod(known) != size:
                 raise ValueError(
                     f"sharding_rule {rule.text!r}: result {result} has {size} where the operands "
-                    f"say {prod(known)}"
+                    f"imply {prod(known)}"
                 )
 
 

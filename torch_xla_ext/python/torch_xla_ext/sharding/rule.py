@@ -14,8 +14,8 @@ Operands and results are separated by commas. A dimension is
 - ``_``, a dimension that each device needs whole;
 - ``...``, any number of dimensions, each a factor of its own.
 
-A factor of an operand that a result lacks is one over which the kernel sums, and it is declared as
-such behind a semicolon::
+If an operand has a factor that a result lacks, the kernel sums over this factor. Declare it after a
+semicolon::
 
     n t, t -> n; sum t
 
@@ -33,8 +33,8 @@ _TOKEN = re.compile(r"\s*(\.\.\.|->|[(),]|[A-Za-z]\w*|_(?!\w)|\d+)")
 
 _SUMS = re.compile(r"\s*sum((?:\s+[A-Za-z]\w*)+)\s*")
 
-# The factors of a dimension, in their order: names, and numbers that are never divided. None of
-# them: each device needs the whole dimension.
+# The factors of a dimension, in their order: names, and numbers that are never divided. The empty
+# tuple means that each device needs the whole dimension.
 Dim = tuple[str | int, ...]
 ELLIPSIS: Dim = ("...",)
 Sizes = dict[str, int]
@@ -193,8 +193,8 @@ def _check_factors(rule: Rule) -> None:
         for name in sorted(known - set(names(dims)) - set(rule.sums)):
             raise ValueError(
                 f"sharding_rule: {name} is in an operand, but not in result {index}, in "
-                f"{rule.text!r}: if devices shared it, each would have only a part of "
-                f"the result; write _ for a dimension that each device needs whole, or '; sum "
+                f"{rule.text!r}: if it were sharded, each device would compute only a partial "
+                "result; write _ for a dimension that each device needs whole, or '; sum "
                 f"{name}' if the results of all devices are to be added"
             )
     for name in rule.sums:

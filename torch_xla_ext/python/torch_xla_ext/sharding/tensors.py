@@ -1,4 +1,4 @@
-"""Move tensors to several devices, and tell whether a tensor is sharded."""
+"""Move tensors to several devices, and test whether a tensor is sharded."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def send(tensors: Sequence[torch.Tensor], specs: Sequence[ShardingSpec]) -> list
 
 
 def join(shards: Sequence[torch.Tensor], mesh: Mesh, dim: int) -> torch.Tensor:
-    """Join CPU tensors, one for each device, to one sharded XLA tensor, without a copy of it all.
+    """Join CPU tensors, one per device, into a sharded XLA tensor, without a copy of the whole.
 
     `send`, in contrast, divides a whole tensor, which it copies.
 

@@ -87,7 +87,7 @@ def _is_mask(item: object) -> bool:
 
 
 def _dims_of(item: object) -> int:
-    """Return how many dimensions of the tensor an element of a subscript indexes."""
+    """Return the number of dimensions that an element of a subscript indexes."""
     if item is None or item is Ellipsis or isinstance(item, bool):
         return 0
     return item.ndim if _is_mask(item) else 1

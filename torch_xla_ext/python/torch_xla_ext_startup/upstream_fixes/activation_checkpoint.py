@@ -60,7 +60,7 @@ def checkpoint(_: Callable[..., object] | None) -> Callable[..., object]:
 
 
 class _Parameter:
-    """A parameter that a region reads, when the backward pass reaches the region."""
+    """A parameter that a region reads, as it is when the backward pass reaches the region."""
 
     def __init__(self, parameter: weakref.ref[torch.Tensor]) -> None:
         self._parameter = parameter
@@ -141,7 +141,7 @@ class _Region:
         self._parameters: list[weakref.ref[torch.Tensor]] = []
 
     def keep_gradient(self, gradient: torch.Tensor) -> None:
-        """Keep a result's gradient, before which no part of the region may be recomputed."""
+        """Keep a result's gradient; no part of the region may be recomputed before it."""
         self._gradient = gradient
 
     def __call__(self, *args: object, **kwargs: object) -> object:

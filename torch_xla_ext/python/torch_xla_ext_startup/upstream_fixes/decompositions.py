@@ -15,8 +15,8 @@ import torch
 from torch._decomp import decomposition_table
 from torch.autograd import forward_ad
 
-# Operators whose decompositions consist of differentiable operators: torch._decomp.decompositions,
-# not torch._refs. tests/aten_overrides/decompositions_test.py compares each with the CPU's.
+# Operators whose decompositions, in torch._decomp.decompositions and not torch._refs, consist of
+# differentiable operators. tests/aten_overrides/decompositions_test.py compares each with the CPU.
 _OPERATORS = (
     "_adaptive_avg_pool2d",
     "_upsample_nearest_exact1d",
@@ -134,7 +134,7 @@ def _decomposed(
     decomposition = decomposition_table[operator]
 
     def kernel(*args: object, **options: object) -> object:
-        # The decomposition of a pool to nothing divides by 0.
+        # The decomposition of a pool to an empty result divides by 0.
         is_pool_to_nothing = operator is _ADAPTIVE_POOL and min(args[1]) <= 0
         if is_pool_to_nothing or (only_for_gradients and not _needs_gradients(*args)):
             with torch._C._AutoDispatchBelowAutograd():
@@ -142,7 +142,7 @@ def _decomposed(
         _check_dtypes(operator, args, options)
         result = decomposition(*args, **options)
         if operator is torch.ops.aten.grid_sampler_2d.default and args[2] == _NEAREST:
-            # The decomposition has no gradient of a grid that is rounded; PyTorch's is 0.
+            # The decomposition rounds the grid and gives it no gradient; PyTorch's gradient is 0.
             result = result + 0 * args[1].nan_to_num(0, 0, 0).sum()
         return result
 

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torch_xla_ext_startup.replacement import temporarily_replaced
 from torch_xla_ext_startup.upstream_fixes import decompositions
 
-# docs/debugging.md names it: a program may have configured it.
+# docs/debugging.md documents this name, so programs may have configured the logger.
 _log = logging.getLogger("torch_xla_ext.openxla")
 
 
@@ -100,7 +100,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
         return run
 
     def extract_internal(graph: torch.fx.GraphModule) -> Callable[..., object]:
-        # torch_xla would keep a graph's first arguments, for a backward graph all activations.
+        # torch_xla keeps a graph's first arguments: for a backward graph, all activations.
         vars(graph).pop("xla_args", None)
         if memory is not None:
             return CompiledGraph(graph, memory).run
@@ -232,8 +232,8 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
         upstream.kwargs["bw_compiler"] = backward_compiler
         with (
             decompositions.traced_for_xla(upstream.kwargs, inputs),
-            # Otherwise an operator that writes to views would receive views of plain XLA tensors:
-            # copies.
+            # Otherwise an operator that writes to views would receive views of plain XLA tensors,
+            # which are copies.
             inductor_config.patch(enable_auto_functionalized_v2=False),
             temporarily_replaced(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
             temporarily_replaced(partitioners, "has_recomputable_rng_ops", _save_random_numbers),
@@ -275,7 +275,7 @@ def new_fake_tensor(original: Callable[..., torch.Tensor]) -> staticmethod:
 
 
 def _save_random_numbers(joint_graph: torch.fx.GraphModule) -> bool:
-    """Return False: random numbers are never drawn a second time with the same values.
+    """Return False, so that random numbers are saved and not drawn a second time.
 
     PyTorch draws them again when a checkpoint recomputes, with an operator that XLA tensors lack.
     """

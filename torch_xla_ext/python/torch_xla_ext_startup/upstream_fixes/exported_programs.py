@@ -1,4 +1,4 @@
-"""Export StableHLO under SPMD: it names kernels by target, and cannot run in this process."""
+"""Export StableHLO under SPMD: calls refer to kernels by target, and cannot run in this process."""
 
 from collections.abc import Callable
 

@@ -147,7 +147,7 @@ def register() -> None:
     updates = {"adam": _adam(False), "adamw": _adam(True), "sgd": _sgd, "adagrad": _adagrad}
     for name, update in updates.items():
         for overload in ("", ".tensor_lr"):
-            # Above functionalization, which cannot write to a list without tensors.
+            # The key is above functionalization, which cannot write to a list without tensors.
             _LIBRARY.impl(f"_fused_{name}_{overload}", update, "AutogradXLA")
 
 

@@ -4,7 +4,8 @@ In PyTorch's inference mode, a functionalized tensor that was created outside, s
 tensor, cannot have views. So ``weight.t()`` in a Linear layer, and with it every model, raises
 "Cannot set version_counter for inference tensor".
 
-Here tensors created in inference mode, also on the CPU, are ordinary: autograd may use them later.
+Here tensors that are created in inference mode, also on the CPU, are ordinary tensors, which
+autograd may use later.
 """
 
 import torch

@@ -40,7 +40,7 @@ def mark_sharding(
                 raise RuntimeError(
                     f"mark_sharding: the tensor of shape {list(tensor.shape)} has the sharding "
                     f"{spec} already: to change it, first call "
-                    "torch_xla.distributed.spmd.clear_sharding(tensor) first"
+                    "torch_xla.distributed.spmd.clear_sharding(tensor)"
                 ) from None
         # The program that computes the value may not have been started yet.
         _XLAC._xla_wait_device_ops([])

@@ -69,7 +69,7 @@ def worker(_: Callable[..., None]) -> Callable[..., None]:
                     dqueue.queue.put(batch)
         except BaseException as error:
             _report(self, error)
-            # Otherwise the reading thread would wait for room in this queue for ever.
+            # Otherwise the reading thread would wait for room in this queue forever.
             self._done = True
             for queue in self._queues.values():
                 queue.cpu_loader_queue.close()

@@ -106,7 +106,7 @@ def traced(
 
 @contextlib.contextmanager
 def on_device_alone(loop: str) -> Iterator[None]:
-    """In a block, trace even in eager mode, and explain the error if a placeholder is read."""
+    """In a block, trace even in eager mode, and explain the error of reading a placeholder."""
     try:
         with torch_xla.experimental.eager_mode_context(False):
             yield
@@ -115,7 +115,7 @@ def on_device_alone(loop: str) -> Iterator[None]:
             raise
         raise RuntimeError(
             f"{loop} needs a tensor's value on the host, or runs an operator that torch_xla lacks; "
-            "a loop runs on the device alone: use another operator, or a loop in Python"
+            "a loop runs only on the device: use another operator, or a loop in Python"
         ) from error
 
 
@@ -142,7 +142,7 @@ def describe(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
-# Functions that have been traced twice, by their code, and with which sizes.
+# For the code of each function that has been traced twice, the sizes with which that was done.
 _repeatable: weakref.WeakKeyDictionary[types.CodeType, set[object]] = weakref.WeakKeyDictionary()
 
 
@@ -155,7 +155,7 @@ def check_repeatable(
     is made the first time that a function is seen with `key`.
 
     Args:
-        is_same: traces the function again, and compares.
+        is_same: traces the function again, and returns whether the trace is the same.
     """
     codes = tuple(_codes_of(function))
     keys = _repeatable.setdefault(codes[0], set()) if codes else set()
@@ -165,8 +165,8 @@ def check_repeatable(
         raise RuntimeError(
             f"{loop} computes something different when it is called again, since it depends on "
             "values "
-            "in Python that it changes, or on the host's random numbers; a loop holds it once: "
-            "carry these values as tensors, or use a loop in Python"
+            "in Python that it changes, or on the host's random numbers; a loop is traced only "
+            "once: carry these values as tensors, or use a loop in Python"
         )
     keys.add((codes, key))
 
@@ -199,7 +199,7 @@ def refuse_read(loop: str, tensor: torch.Tensor, by: str) -> None:
     if by in _READS:
         raise RuntimeError(
             f"{loop} reads the value of a tensor {describe(tensor)} on the host, by {by}; a loop "
-            "runs on the device alone: use the tensor itself, or a loop in Python"
+            "runs only on the device: use the tensor itself, or a loop in Python"
         )
 
 

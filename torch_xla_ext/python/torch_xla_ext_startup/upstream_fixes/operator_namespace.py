@@ -37,7 +37,7 @@ def _define_quantized() -> None:
     import torch.ao.quantization.fx._decomposed  # noqa: F401
 
 
-# Each returns the namespace that a program has used already, if it has.
+# These functions return the original if a program has already used the namespace.
 
 
 def xla_gpu(original: _Namespace | None) -> _Namespace:

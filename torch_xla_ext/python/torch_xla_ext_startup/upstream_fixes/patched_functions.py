@@ -73,7 +73,7 @@ def norm(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
             p = 2
         return original(input, p, dim, keepdim, out, dtype)
 
-    # TorchScript compiles the original's source, with the names that this function knows.
+    # TorchScript compiles the original's source, and looks up its names in this function's globals.
     scriptable = types.FunctionType(
         norm.__code__, original.__globals__, "norm", norm.__defaults__, norm.__closure__
     )

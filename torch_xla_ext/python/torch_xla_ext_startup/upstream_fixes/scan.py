@@ -65,7 +65,7 @@ def _length(rows: Sequence[torch.Tensor]) -> int:
         raise ValueError("scan: a tensor of `xs` has no dimension to loop over")
     lengths = sorted({value.shape[0] for value in rows})
     if len(lengths) > 1:
-        raise ValueError(f"scan: the tensors of `xs` have several lengths: {lengths}")
+        raise ValueError(f"scan: the tensors of `xs` must have one length, but have {lengths}")
     if not lengths[0]:
         raise ValueError("scan: the tensors of `xs` have no rows")
     return lengths[0]
@@ -219,7 +219,7 @@ class _Scan(torch.autograd.Function):
             are_none[:] = [gradient is None for gradient in of_row]
             return following, [gradient for gradient in of_row if gradient is not None]
 
-        # The last one gives the number of iterations if nothing else does.
+        # The last one determines the number of iterations if there are no other rows.
         rows = [*results, *activations, torch.zeros(ctx.length, device=device)]
         first = [*carried, *(torch.zeros_like(value) for value in outer)]
         with loop_functions.on_device_alone("scan: the gradient of the function"):
@@ -239,9 +239,10 @@ class _Scan(torch.autograd.Function):
 
 
 def _without_gradients(values: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
-    """Return the values, for which a gradient raises an error.
+    """Return the values, made so that a gradient through them raises an error.
 
-    once_differentiable, in contrast, treats them as constants if the incoming gradients are.
+    once_differentiable, in contrast, treats them as constants if the incoming gradients are
+    constants.
     """
     tensors = [value.detach().requires_grad_() for value in values if value is not None]
     error = torch._C._functions.DelayedError(

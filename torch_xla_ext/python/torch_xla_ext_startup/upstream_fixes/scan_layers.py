@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch.utils import _pytree as pytree
 
-# By the first layer: for each set of layers and sizes of inputs, how a layer differs.
+# Results of _difference by the first layer, and by the set of layers and the inputs' sizes.
 _differences: weakref.WeakKeyDictionary[torch.nn.Module, dict[object, str | None]] = (
     weakref.WeakKeyDictionary()
 )

@@ -71,7 +71,7 @@ class Plan:
         (carried, self._carry_spec), (row_values, rows_spec) = carry, rows
         self.num_carried = len(carried)
         self._dtypes = [value.dtype for value in (*carried, *row_values)]
-        # Gradients flow through carried values even if the first ones have none.
+        # Gradients flow through carried values even if the initial values need none.
         inputs = [
             *(_like(v, v.shape, differentiable and _is_differentiable(v)) for v in carried),
             *(_like(v, v.shape, differentiable and v.requires_grad) for v in outer),
@@ -174,7 +174,7 @@ class Plan:
         self, carried: Sequence[torch.Tensor], row: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return the new carried values, and the results with the inputs of the backward graph."""
-        # torch_xla multiplies them by 1, which makes integers of booleans.
+        # torch_xla multiplies these by 1, which turns booleans into integers.
         values = [
             value if value.dtype == dtype else value.to(dtype)
             for value, dtype in zip((*carried, *row), self._dtypes, strict=True)
@@ -202,7 +202,7 @@ class Plan:
         carried: Sequence[torch.Tensor],
         row: Sequence[torch.Tensor],
     ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-        """Return the gradients of carried values, with the sums for `outer`, and those of rows.
+        """Return the gradients of carried values, with the sums for `outer`, and of the rows.
 
         Args:
             outer: the outer tensors that the function used.

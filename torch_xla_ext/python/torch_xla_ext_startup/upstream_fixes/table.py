@@ -328,7 +328,7 @@ FIXES = (
     ),
     _torch_xla(
         "one_process_on_a_host",
-        reason="a process that is alone on its host counts as the only process",
+        reason="the only process on a host counts as the only process of the program",
         test="tests/plugin/rendezvous_test.py",
         replaces={
             "torch_xla._internal.pjrt:initialize_singleprocess": (

@@ -1,4 +1,4 @@
-"""make_fx traces ``x.data`` of an XLA tensor as ``x.detach()``.
+"""Make make_fx trace ``x.data`` of an XLA tensor as ``x.detach()``.
 
 PyTorch's wrapper of XLA tensors copies itself without calling an operator, so the tracer took
 ``x.data`` for a constant: the graph ignored its argument, and writes to it were lost.

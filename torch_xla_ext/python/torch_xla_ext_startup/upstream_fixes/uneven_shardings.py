@@ -15,7 +15,7 @@ from torch_xla import runtime
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 from torch_xla.distributed.spmd.xla_sharding import Mesh, ShardingSpec
 
-# As in mark_sharding: for each dimension the axes of the mesh that divide it.
+# A partition_spec as in mark_sharding: for each dimension, the mesh axes that divide it.
 Spec = tuple[object, ...]
 Tensor = torch.Tensor | XLAShardedTensor
 

@@ -31,7 +31,7 @@ max_head_dim = 128
 
 
 def look_at_gpu() -> None:
-    """Find out what cuDNN supports on this GPU. Call this after the client is created."""
+    """Set the limits for this GPU. Call this after the client is created."""
     global max_head_dim
     try:
         max_head_dim = 256 if driver.compute_capability() == 90 else 128

@@ -17,8 +17,7 @@ class Binding:
     Attributes:
         outputs: the results' types.
         aliases: the arguments that the kernel writes to, by their positions.
-        of_outputs: for each output, the parameter that it is passed for; None if the parameters are
-            unknown.
+        of_outputs: for each output, the index of its parameter; None if the parameters are unknown.
         of_arguments: the same for the arguments.
     """
 
@@ -99,7 +98,7 @@ def check(
         parameter, named = parameters[index], f"{where}: {label(parameters, index)}"
         parameter.check_dtype(named, type_.dtype)
         if not parameter.is_written:
-            raise TypeError(f"{named} is {parameter.type}, through which no output is written")
+            raise TypeError(f"{named} is {parameter.type}, but an output needs a non-const pointer")
     for position, (index, value) in enumerate(zip(binding.of_arguments, args, strict=True)):
         parameter, named = parameters[index], f"{where}: {label(parameters, index)}"
         if not isinstance(value, torch.Tensor):
@@ -140,7 +139,10 @@ def _positions(where: str, args: Sequence[object], aliases: Sequence[str | int])
                 "position in aliases, or pass prototype"
             )
         if isinstance(alias, bool) or not isinstance(alias, int) or not 0 <= alias < len(args):
-            raise ValueError(f"{where}: aliases names argument {alias!r} of {len(args)}")
+            raise ValueError(
+                f"{where}: aliases names argument {alias!r}, but there are "
+                f"{len(args)} arguments, from 0"
+            )
     return list(aliases)
 
 

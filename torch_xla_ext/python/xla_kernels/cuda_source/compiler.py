@@ -12,7 +12,8 @@ ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)([af]?)")
 _FIRST_SPECIFIC = 90
 # The compiler's message about a missing header.
 MISSING_HEADER = "cannot open source file"
-# Its instantiations have a kernel's type in their name, for kernels whose own name lacks it.
+# A template whose instantiations have a kernel's type in their name, for kernels whose own name
+# lacks it.
 _PROBE = "torch_xla_ext_type_of"
 
 

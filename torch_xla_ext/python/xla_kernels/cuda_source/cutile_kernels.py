@@ -18,7 +18,7 @@ from xla_kernels.signature.schema import ArrayType
 
 _ALIGNMENT = 16  # alignment of XLA's buffers in bytes, up to what cuTile's compiler uses
 _FACTOR = 16  # divisor of sizes, likewise
-# The compiler uses these for as many dimensions as a tensor map may have.
+# The compiler uses these properties for at most as many dimensions as a tensor map may have.
 _MOST_DIMENSIONS = 5
 _FORMATS = {"int32": "<i", "int64": "<q", "float32": "<f", "float64": "<d", "bool_": "<?"}
 
@@ -69,7 +69,9 @@ class _TileCode(PythonCode):
 
         dtype = getattr(tile, _dtype(array.dtype), None)
         if dtype is None:
-            raise TypeError(f"{self.library} has no dtype {xla_name(array.dtype)}, as {name} has")
+            raise TypeError(
+                f"{self.library} does not support {xla_name(array.dtype)}, the dtype of {name}"
+            )
         strides = _strides(array.shape)
         known = len(strides) <= _MOST_DIMENSIONS
         per_alignment = _ALIGNMENT // array.dtype.itemsize

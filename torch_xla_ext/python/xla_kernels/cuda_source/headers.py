@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-# The header that every source includes first, as under nvcc. 64 bits are long long, as in NVIDIA's
-# own standard library (CCCL), so that a source can include that, too.
+# The header that every source includes first, as under nvcc. Its 64-bit types are long long, as in
+# NVIDIA's own standard library (CCCL), so that a source can include that library, too.
 FIRST = "torch_xla_ext/integers.h"
 _INTEGERS = """
 #pragma once

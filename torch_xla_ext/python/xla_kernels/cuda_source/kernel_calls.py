@@ -365,7 +365,7 @@ def _described(value: object) -> tuple[torch.Size, torch.dtype] | None:
 
 
 def _described_value(value: object) -> object:
-    """Return the part of a value that checks depend on."""
+    """Return the part of a value on which checks depend."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype
     return (type(value), tuple(value)) if isinstance(value, list) else (type(value), value)

@@ -29,7 +29,7 @@ def results(
             f"{where}: it runs on a GPU only; give it a reference for the CPU: "
             "cuda_kernel(…, reference=function)"
         )
-    # On copies: the caller's tensors do not change, whatever the reference does.
+    # Pass copies, so that the caller's tensors do not change, whatever the reference does.
     copies = [each.clone() if isinstance(each, torch.Tensor) else each for each in args]
     with torch.no_grad():
         try:

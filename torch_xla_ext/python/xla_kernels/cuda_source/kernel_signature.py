@@ -250,8 +250,7 @@ class Signature:
             parameter.check_dtype(where, array.dtype)
             if not parameter.is_written:
                 raise TypeError(
-                    f"{where} is {parameter.type}, through which no result is written: "
-                    "declare a non-const pointer"
+                    f"{where} is {parameter.type}, but a result needs a non-const pointer"
                 )
             return Argument(array, launches.result(bound.results[word]))
         if word in bound.operands:
@@ -271,6 +270,7 @@ class Signature:
                 f"{where}: the size {word} is unknown: no operand or parameter gives it"
             )
         value = bound.values[word]
-        # Kernels that are compiled for their arguments' types are compiled for the declared types.
+        # Kernels that are compiled for their arguments' types receive numbers of the declared
+        # types.
         types = [p.type for p in self.schema.parameters if p.name == word and value is not None]
         return Argument(PARAMETER_TYPES[types[0]](value) if types else value)

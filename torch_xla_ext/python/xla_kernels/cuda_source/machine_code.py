@@ -23,7 +23,7 @@ _FORMAT = "torch_xla_ext CUDA kernel 1"
 # Names the architecture for which calls on the CPU are checked; if empty, the source is not
 # checked.
 CHECK_VARIABLE = "TORCH_XLA_EXT_CHECK_KERNELS"
-# PTX: the compiler's front end checks all of the source, and inline assembly may be for newer GPUs.
+# PTX, for which the compiler checks all of the source, and inline assembly may be for newer GPUs.
 _CHECKED = "compute_90a"
 
 # The target of compilation: a GPU's compute capability, an architecture ("sm_90a"), or None for

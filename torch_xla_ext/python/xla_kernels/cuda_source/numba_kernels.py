@@ -29,7 +29,7 @@ def read(dispatcher: object) -> LibraryKernel:
         if dispatcher.targetoptions.get(option):
             raise ValueError(
                 f"cuda_kernel {name!r}: it has {option}={dispatcher.targetoptions[option]!r} in "
-                "@cuda.jit, which only Numba's own launch can do"
+                "@cuda.jit, which only Numba's own launch supports"
             )
     return LibraryKernel(name, _NumbaCode(dispatcher), {})
 
@@ -71,7 +71,7 @@ class _NumbaCode(PythonCode):
             dtype = np.dtype(str(array.dtype).removeprefix("torch."))
         except TypeError:
             raise TypeError(
-                f"{self.library} has no arrays of {xla_name(array.dtype)}, as {name} is"
+                f"{self.library} does not support {xla_name(array.dtype)}, the dtype of {name}"
             ) from None
         return numba.types.Array(numba.from_dtype(dtype), len(array.shape), "C")
 

@@ -125,7 +125,7 @@ def _candidates(
         try:
             candidates[number] = _launcher(*prepare())
         except (RuntimeError, TypeError, ValueError) as error:
-            # A static_assert, for instance, or too many threads.
+            # For instance, a static_assert failed, or there are too many threads.
             errors.append(error)
             _leave_out(where, configs[number], error)
     if not candidates:
@@ -159,14 +159,15 @@ def _times(
                 raise
             except device_timer.LostContextError as error:
                 raise device_timer.LostContextError(
-                    f"{where}: it fails with {_text(configs[number])}, after which this process "
-                    f"cannot use the GPU: {error}"
+                    f"{where}: it failed with {_text(configs[number])}, and this process can no "
+                    f"longer use the GPU: {error}"
                 ) from error
             except RuntimeError as error:
-                # Too much shared memory, for instance.
+                # For instance, the kernel needs too much shared memory.
                 errors.append(error)
                 _leave_out(where, configs[number], error)
-        # Timed again in turn: the GPU's clock may have changed since the first one.
+        # Time the candidates again in turn, because the GPU's clock may have changed since the
+        # first one.
         for _ in range(_ROUNDS):
             best = min(times.values(), default=0)
             for number in [each for each, time in times.items() if time <= _NEAR * best]:
@@ -177,7 +178,7 @@ def _times(
 
 
 def _leave_out(where: str, config: Mapping[str, object], error: Exception) -> None:
-    _log.warning("%s: %s is left out: %s", where, _text(config), error)
+    _log.warning("%s: %s is skipped: %s", where, _text(config), error)
 
 
 def _none_can_be_launched(where: str, errors: Sequence[Exception]) -> RuntimeError:

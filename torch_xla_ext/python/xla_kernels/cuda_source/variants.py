@@ -23,10 +23,10 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """The parts of a checked call that its launch depends on, for a kernel with a signature.
+    """The parts of a checked call on which its launch depends, for a kernel with a signature.
 
     Attributes:
-        target: the GPU or architecture that the kernel is compiled for.
+        target: the GPU or architecture for which the kernel is compiled.
         operands: the operands' types; None for an absent operand.
     """
 

@@ -41,7 +41,7 @@ def make_kernel(
     class Derivative(_SingleLevelFunction):
         @staticmethod
         def forward(modes: tuple[bool, bool], *args: Value) -> Tensors:
-            # torch has turned both off for this level; the levels below need them.
+            # torch has turned both modes off for this level, but the levels below need them.
             grad, forward_grad = modes
             with torch.set_grad_enabled(grad), forward_ad._set_fwd_grad_enabled(forward_grad):
                 return _call_below(operator, args)

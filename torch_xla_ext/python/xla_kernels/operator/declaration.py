@@ -99,8 +99,9 @@ def _registered_schema(
     else:
         what += kernel_symbols.did_you_mean(target, names)
     raise ValueError(
-        f"define_operator: {name}: {what}; register one before ({front.name}.register_kernel; a "
-        "TVM-FFI function with its signature), or pass results and payload for one without kernel.h"
+        f"define_operator: {name}: {what}; register such a kernel first "
+        f"({front.name}.register_kernel), or a TVM-FFI function with its signature; for a function "
+        "without kernel.h, pass results and payload"
     )
 
 

@@ -1,4 +1,4 @@
-"""Check what a signature cannot express of an operator's arguments: devices, strides, overlaps.
+"""Check properties of arguments that a signature cannot express: devices, strides, overlaps.
 
 Each check raises TypeError or ValueError with the operator and the argument: ``xla_gpu::simple_add:
 b must be on the device of a, cpu, but is on xla:0``.

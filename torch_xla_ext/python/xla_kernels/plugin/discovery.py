@@ -22,9 +22,9 @@ _DATA_DIR_FLAG = "--xla_gpu_cuda_data_dir"
 # A pass that fuses slices into FFI custom calls. It fails to compile a call that writes to two
 # slices of one tensor ("A cycle is detected", with plugin 0.11.2).
 _SLICE_FUSION_FLAG = "--xla_gpu_enable_dynamic_slice_fusion"
-# Several processes divide the autotuning of a program among them, and each waits for the others'
-# results: for ever, if their programs differ. Programs of torch_xla's processes may differ (one
-# evaluates, or its rank is a constant), except under SPMD.
+# With this flag, processes divide the autotuning of a program, and each waits for the others'
+# results. If their programs differ, they wait forever. Programs of torch_xla's processes may differ
+# (one evaluates, or its rank is a constant), except under SPMD.
 _SHARED_AUTOTUNING_FLAG = "--xla_gpu_shard_autotuning"
 # Let collectives have several kernels beside them, not one: a collective that starts together with
 # a large product finds no free multiprocessor until that product ends.
@@ -33,7 +33,7 @@ _COLLECTIVES_FLAGS = {
     "--xla_gpu_experimental_collective_start_as_early_as_possible": "true",
 }
 
-# The CUDA major versions that JAX has plugins for, the newest first.
+# The CUDA major versions for which JAX has plugins, the newest first.
 _CUDA_MAJORS = (13, 12)
 # The first NVIDIA driver for each CUDA major version.
 _MINIMUM_DRIVER = {12: "525", 13: "580"}
@@ -86,7 +86,7 @@ class System:
     environ: MutableMapping[str, str]
     # Folders that are searched for Python packages.
     search_path: list[str]
-    # The CUDA version that torch was built for, None for a torch without CUDA.
+    # The CUDA version for which torch was built; None for a torch without CUDA.
     torch_cuda: str | None
     # Loads a library by path or name; OSError if it cannot be loaded.
     load_library: Callable[[str], ctypes.CDLL] = _load_library
@@ -109,9 +109,9 @@ class Plugin:
     """A PJRT plugin that was found on the machine."""
 
     path: str
-    # None if neither its folder nor its package has it.
+    # The CUDA major version in the name of its folder or package; None if neither has one.
     cuda_major: int | None
-    # "jax-cuda13-pjrt 0.11.2", or where it comes from.
+    # "jax-cuda13-pjrt 0.11.2", or a description of its origin.
     package: str
 
 
@@ -392,7 +392,7 @@ def set_flags(system: System, plugin_path: str, flags: Mapping[str, str]) -> Non
     path = Path(plugin_path)
     if not flags or not path.is_file():
         return
-    # A third of a second; searching a mapping of the file takes twice as long.
+    # Reading takes a third of a second; searching a mapping of the file takes twice as long.
     content = path.read_bytes()
     for flag, value in flags.items():
         if flag.lstrip("-").encode() + b"\0" in content:

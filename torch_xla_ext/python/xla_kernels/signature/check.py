@@ -27,7 +27,7 @@ def require(
 ) -> None:
     """Raise ``error(message())`` unless `condition` holds."""
     if isinstance(condition, torch.SymBool):
-        # Becomes a guard of the traced program, or an assertion in it.
+        # A symbolic condition becomes a guard of the traced program, or an assertion in it.
         torch._check_with(error, condition, message)
     elif not condition:
         raise error(message())

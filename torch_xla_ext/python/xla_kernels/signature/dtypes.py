@@ -29,8 +29,7 @@ XLA_TYPES = {
 # S4X2 and U4X2 are two integers of four bits in a byte.
 PASSED_AS_BYTES = ("F8E8M0FNU", "F4E2M1FNX2", "F8E3M4", "S4X2", "U4X2")
 TORCH_TYPES = {name: dtype for dtype, (name, _) in XLA_TYPES.items()}
-# torch lacks these types, or has a name alone, as for torch.int4: no operations, one element a
-# byte.
+# torch lacks these types, or has only a name, as for torch.int4: no operations, one element a byte.
 TORCH_TYPES |= dict.fromkeys(("F8E3M4", "S4X2", "U4X2"), torch.uint8)
 TORCH_TYPES_BY_NUMBER = {number: dtype for dtype, (_, number) in XLA_TYPES.items()}
 

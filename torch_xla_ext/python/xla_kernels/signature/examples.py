@@ -9,8 +9,8 @@ import torch
 from xla_kernels.signature.dtypes import PASSED_AS_BYTES, TORCH_TYPES
 from xla_kernels.signature.schema import Argument, ArrayType, Constraint, Schema
 
-# Values for sizes, as far as the signature allows. They are round numbers, most of them multiples
-# of what kernels divide by.
+# Values for sizes, as far as the signature allows. Most are multiples of the numbers by which
+# kernels divide sizes.
 _SIZES = (1024, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 _PARAMETERS = {"bool": False, "i32": 1, "i64": 1, "f32": 1.0, "f64": 1.0}
 

@@ -39,7 +39,7 @@ def parse(name: str, signature: str, parameters: str) -> Schema:
             f'{where} cannot be parsed: {error}; it has the form "(x: T[n, d]) -> (out: T[n, d]) '
             'where T: F16 | BF16"'
         ) from None
-    # Text that the parser skipped is missing from what it read.
+    # The parser skips text that it does not understand, so compare its result with the text.
     body, _, conditions = signature.partition(" where ")
     read = f"({_written(schema.operands)})->({_written(schema.results)})"
     if read != re.sub(r"\s", "", body):

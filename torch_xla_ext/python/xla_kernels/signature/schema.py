@@ -435,7 +435,9 @@ class Schema:
             ValueError: a shape does not match the signature.
         """
         if len(arrays) != len(self.arguments):
-            raise ValueError(f"{self.caller}: expected {len(self.arguments)} arrays")
+            raise ValueError(
+                f"{self.caller}: expected {len(self.arguments)} arrays but got {len(arrays)}"
+            )
         check.check(self, arrays, sizes)
 
     def infer(

@@ -40,7 +40,8 @@ _ACTIVATION = {
     "defaults": {"enable_pdl": False},
     "sharding_rule": "... _ -> ... _",
 }
-# By name: FlashInfer's module, the arguments of its generator, and the options of the function.
+# For each function: FlashInfer's module, the arguments of its generator, and the function's
+# options.
 FUNCTIONS = {
     "rmsnorm": ("norm", (), _norm("*n")),
     "gemma_rmsnorm": ("norm", (), _norm("n")),

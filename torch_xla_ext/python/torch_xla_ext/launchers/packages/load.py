@@ -124,8 +124,8 @@ def _package(
         operators = {each for each in known if each in names or each.split("::")[0] in names}
     if not operators:
         raise ValueError(
-            f"load_kernels: the import of {name} has defined no operators; if it was imported "
-            "before, name them or their namespace: names=[…]"
+            f"load_kernels: importing {name} defined no operators; if it was imported before, name "
+            "them or their namespace: names=[…]"
         )
     torch_namespaces.register(operators, fakes, rules)
     return module
@@ -207,7 +207,7 @@ def _described(build: Path) -> dict[str, object]:
 
 
 def _check_dependencies(described: Mapping[str, object], build: Path) -> None:
-    # The names of the packages on the index, where they differ from those of the modules.
+    # Names of packages in the package index that differ from their modules' names.
     modules = {"nvidia-cutlass-dsl": "cutlass", "tvm-ffi": "tvm_ffi"}
     packages = {"tvm-ffi": "apache-tvm-ffi"}
     for each in described.get("python-depends") or ():

@@ -3,7 +3,7 @@
 The layout is that of its "kernel requirements": ``build/<variant>/``, with Python code and a shared
 library, where the variant names the framework and platform: ``torch28-cxx11-cu128-x86_64-linux``,
 ``torch-stable-abi28-cpu-x86_64-linux``, ``tvm-ffi01-cu128-x86_64-linux``, or ``torch-cuda`` and
-``torch-universal`` for Python code alone.
+``torch-universal`` for builds with only Python code.
 """
 
 from __future__ import annotations

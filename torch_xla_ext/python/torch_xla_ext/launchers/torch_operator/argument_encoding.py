@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import torch
 
-# torch's enumeration types that a schema calls int.
+# torch's enumeration types, which are int in a schema.
 _MEMORY_FORMATS = {
     torch.contiguous_format: 0,
     torch.preserve_format: 1,

@@ -20,7 +20,7 @@ _XLAC = torch_xla._XLAC
 TARGET = "XlaGpuTorchOperator"
 # A sharding rule, or a function of the operator's arguments that returns one.
 Rule = str | Callable[..., str | None] | None
-# Computes values for a device's part from its meta tensors and results.
+# Computes the arguments for a device's part from its operands, as meta tensors, and its results.
 OfPart = Callable[[Sequence[object], Sequence[ArrayType]], Sequence[object]]
 
 
@@ -74,8 +74,8 @@ class OperatorOverload:
     def _check_not_random(self) -> None:
         if self._is_random:
             raise ValueError(
-                f"{self.overload.name()} has random results, which would differ between "
-                "devices with the same part: omit the sharding_rule"
+                f"{self.overload.name()} has random results, which would differ between devices "
+                "with the same shard: omit the sharding_rule"
             )
 
     @cached_property
@@ -90,8 +90,8 @@ class OperatorOverload:
             arguments = other._schema.arguments
             extra = [a for a in arguments if a.kwarg_only and support.is_written(a)]
             rest = [(a.name, str(a.type)) for a in arguments if not support.is_written(a)]
-            # An out= overload generated from the functional one copies its results, as this class
-            # would.
+            # A generated out= overload only copies the functional overload's results, as this class
+            # does.
             if (
                 rest == wanted
                 and [str(a.type) for a in extra] == ["Tensor"] * len(self.schema.returns)
@@ -169,7 +169,7 @@ class OperatorOverload:
     def _call_unusual(
         self, values: Sequence[object], sharding_rule: str | None, of_part: OfPart | None
     ) -> tuple[list[torch.Tensor], tuple[object, ...]]:
-        """Make a call that is not cached, because its arguments have no key."""
+        """Make a call that cannot be cached, because its arguments have no key."""
         values = [self._on_device(values, value) for value in values]
         operands = [leaf for leaf in pytree.tree_leaves(values) if _is_operand(leaf)]
         if not operands:
@@ -218,7 +218,7 @@ class OperatorOverload:
             "attributes": call.attributes,
             "api": "ffi",
             "aliases": call.aliases,
-            # XLA would merge two equal calls.
+            # Otherwise XLA would merge two equal calls.
             "has_side_effect": self._is_random,
             "sharding_rule": rule,
             "local": Local(arguments),

@@ -14,7 +14,7 @@ from torch_xla_ext.registry import registration
 
 _NAMESPACE = "torch_xla_ext"
 _FUNCTIONAL = torch.library.Library(_NAMESPACE, "DEF")
-# By namespace. Kept alive, because a Library undoes its registrations when it is freed.
+# Libraries by namespace, kept alive because a Library undoes its registrations when it is freed.
 _libraries: dict[str, torch.library.Library] = {}
 _registered: set[str] = set()
 

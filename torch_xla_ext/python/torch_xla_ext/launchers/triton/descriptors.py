@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from xla_kernels import launch as launches
 
 # The form in which a compiled kernel receives a descriptor: a tensor map with these properties, by
-# Triton's names; or, for GPUs without tensor maps, the base's address and numbers, {"flags": 2} of
-# which are the first of FLAGS.
+# Triton's names. For GPUs without tensor maps, the base's address and numbers: {"flags": 2} means
+# that the numbers include the first two of FLAGS.
 Form = Mapping[str, object]
 
 # Triton's type names of descriptors begin with this.
@@ -97,7 +97,7 @@ def check(kernel: str, name: str, type_: str, descriptor: object, dtype: str | N
     elements = descriptor.base.numel()
     if min(shape) < 1 or min(strides) < 0 or last >= elements:
         raise ValueError(
-            f"{where} has the shape {shape} and the strides {strides}, which is outside of its "
+            f"{where} has the shape {shape} and the strides {strides}, which reach beyond its "
             f"tensor's {elements} elements"
         )
 

@@ -58,13 +58,13 @@ class Interpretation:
         ] + [torch.empty_like(by_name[name]) for name in self.written]
 
 
-# By the number that a program contains; equal calls have equal numbers.
+# The calls, indexed by the number that a program contains; equal calls have equal numbers.
 _calls: list[Interpretation] = []
 _numbers: dict[str, int] = {}
 
 
 def number_of(key: str, call: Interpretation) -> int:
-    """Return a number for a call, which the operator receives; the same for the same key."""
+    """Return the number by which the operator finds a call; equal keys give equal numbers."""
     with _lock:
         if key not in _numbers:
             _calls.append(call)
@@ -116,7 +116,7 @@ def _interpreting() -> Iterator[None]:
         for holder, attributes in saved:
             for name, value in list(vars(holder).items()):
                 if name not in attributes:
-                    # Rewritten functions, which the interpreter keeps, use its own names.
+                    # Keep the interpreter's own names, because rewritten functions use them.
                     if name not in vars(interpreter):
                         delattr(holder, name)
                 elif attributes[name] is not value:

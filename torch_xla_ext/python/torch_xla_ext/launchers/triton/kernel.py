@@ -18,7 +18,7 @@ import torch
 from torch_xla_ext.launchers.triton import descriptors
 from xla_kernels.launch import digest_of
 
-# How the compiled signature's types lie in memory.
+# struct formats of the types in a compiled signature.
 _FORMATS = {
     **{"i1": "<i", "i8": "<b", "i16": "<h", "i32": "<i", "i64": "<q"},
     **{"u1": "<I", "u8": "<B", "u16": "<H", "u32": "<I", "u64": "<Q"},
@@ -182,7 +182,7 @@ def _dtype(dtype: torch.dtype) -> str:
 
 
 class Driver:
-    """A driver that tells Triton a compilation target, without torch for CUDA."""
+    """A Triton driver that only reports a compilation target, without torch for CUDA."""
 
     def __init__(self, capability: int) -> None:
         from triton.backends.compiler import GPUTarget

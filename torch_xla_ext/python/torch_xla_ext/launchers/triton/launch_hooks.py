@@ -14,9 +14,10 @@ from torch_xla_ext.launchers.triton.descriptors import is_descriptor
 
 # A kernel under Triton's decorators, whose types have no stubs.
 Kernel = object
-# The GPU for which kernels are analyzed on machines without one; the result is the same for all.
+# The compute capability for which kernels are analyzed on machines without a GPU. The result is the
+# same for all GPUs.
 _ANY_CAPABILITY = 90
-# Also holds the functions, so that the ids in the keys stay theirs.
+# Holds the functions, too, so that their ids, which are in the keys, are not reused.
 _written: dict[str, tuple[Kernel, list[str]]] = {}
 
 
@@ -75,7 +76,7 @@ def custom_op(original: Callable[..., Kernel]) -> Callable[..., Kernel]:
 
 
 def create_driver(original: Callable[[], object]) -> Callable[[], object]:
-    """Tell Triton a GPU to compile for if torch has no CUDA.
+    """Give Triton a GPU to compile for if torch has no CUDA.
 
     Without a GPU, torch.compile assumes that a kernel writes to all its tensors, and warns.
     """
@@ -134,7 +135,7 @@ def _launch(
                 f"{function.fn.__name__}: {name} is on {tensor.device}, but other tensors are "
                 "XLA's: move it to the XLA device"
             )
-    # torch does not analyze kernels with tuples of tensors, nor all uses of descriptors.
+    # torch cannot analyze kernels with tuples of tensors, or some uses of descriptors.
     written = list(tensors)
     descriptors = any(map(is_descriptor, (*args, *keywords.values())))
     if not descriptors and not any("." in name for name in tensors):

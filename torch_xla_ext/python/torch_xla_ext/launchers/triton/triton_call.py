@@ -76,7 +76,8 @@ def triton_call(
             name.
         outputs: descriptions of the results, each a tensor or (shape, dtype): by parameter name, or
             for the first parameters that have no argument. The kernel receives them uninitialized.
-            A tensor descriptor describes its tensor, and the kernel receives such a descriptor.
+            For a tensor descriptor, the result is its tensor, and the kernel receives a descriptor
+            of it.
         aliases: the parameters to whose tensors the kernel writes, "states.0" in a tuple, or those
             of descriptors. XLA copies a tensor that is also used elsewhere.
         sharding_rule: the dimensions of sharded tensors that devices may share, as in
@@ -160,7 +161,7 @@ class _Part(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A call.
+    """A call of a Triton kernel.
 
     Attributes:
         parts: the parts that a device may compute; None if each device computes the whole.
@@ -190,7 +191,7 @@ def _divided(
     if described:
         raise ValueError(
             f"{name}: {described[0]} is a tensor descriptor, which has the sizes of the whole "
-            "tensor: a kernel with a sharding_rule makes it itself, by tl.make_tensor_descriptor"
+            "tensor: with a sharding_rule, make it in the kernel with tl.make_tensor_descriptor"
         )
 
     def of_part(inputs: Sequence[torch.Tensor], results: Sequence[ArrayType]) -> _Part:
@@ -295,7 +296,7 @@ def _tuned(tuner: Kernel, name: str, bound: Callable[[object], Arguments], grid:
             try:
                 times[config] = _timed(tuner.fn, bound(config), grid)
             except Exception as error:  # too much shared memory, for instance; as Triton does
-                _log.warning("%s: configuration %s is left out: %s", name, config, error)
+                _log.warning("%s: configuration %s is skipped: %s", name, config, error)
         if not times:
             raise RuntimeError(
                 f"{name}: none of its configurations can be launched; the warnings before say why"
