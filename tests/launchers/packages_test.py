@@ -3,9 +3,7 @@
 Builds are made here: their operators in Python, those of TVM-FFI in C++.
 """
 
-import importlib.util
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from tvm_ffi_library import compiled
 
 import torch_xla_ext
 from torch_xla_ext.launchers.packages import flashinfer, transformer_engine, variants
 from torch_xla_ext.launchers.packages.variants import System
 from torch_xla_ext.registry import registration
 
-SOURCE = Path(__file__).with_name("package_functions.cc")
 TORCH = "".join(torch.__version__.split(".")[:2])
 CPU = "cpu-x86_64-linux"
 # As kernel-builder writes it. There, the operators are a shared library's.
@@ -79,11 +77,8 @@ def build(folder: Path, variant: str, identity: str, **metadata: object) -> Path
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    include = Path(importlib.util.find_spec("tvm_ffi").submodule_search_locations[0], "include")
     made = tmp_path_factory.mktemp("functions") / "_relu_cpu_1234.abi3.so"
-    command = ["g++", "-std=c++17", "-shared", "-fPIC", f"-I{include}"]
-    subprocess.run([*command, "-o", str(made), str(SOURCE)], check=True)
-    return made
+    return compiled(made, source="package_functions.cc")
 
 
 def fake_doubled(x: Tensor) -> Tensor:

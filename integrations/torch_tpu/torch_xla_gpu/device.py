@@ -11,8 +11,9 @@ from typing import NamedTuple
 import torch_xla_gpu_versions as versions
 
 from torch_xla_gpu import front
-from xla_kernels import client_create_options
+from xla_kernels import client_create_options, replacement
 from xla_kernels.plugin import discovery
+from xla_kernels.triton.fixes import fixes
 
 # PyTorch's name of the device.
 TYPE = "tpu"
@@ -155,3 +156,4 @@ def _install_fixes(found: Device) -> None:
         checks.install()
         compiled.install()
         on_cpu.install(found.platform)
+    replacement.install(fixes("torch_xla_gpu"))

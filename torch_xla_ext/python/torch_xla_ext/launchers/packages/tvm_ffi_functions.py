@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import torch
 
-from torch_xla_ext.launchers.tvm_ffi import register_tvm_ffi_kernel
 from xla_kernels.operator.define import define_operator
 from xla_kernels.signature import parse
 from xla_kernels.signature.schema import Schema
+from xla_kernels.tvm_ffi import register_tvm_ffi_kernel
 
 _TYPES = {
     **{"bool": "bool", "str": "str", "i32": "int", "i64": "int", "f32": "float", "f64": "float"},
