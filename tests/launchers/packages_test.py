@@ -205,8 +205,46 @@ def test_flashinfer(library: Path, device: torch.device, monkeypatch: pytest.Mon
     torch.testing.assert_close(y.cpu().float(), expected, rtol=1e-2, atol=1e-2)
     with pytest.raises(ValueError, match=r"\(weight\): expected dimension 0 to be 64 but got 63"):
         kernel.rmsnorm(x.to(device), weight[:63].to(device))
+    with pytest.raises(ValueError, match=r"\(input\): expected rank 2 or 3 but got 1 \[64\]"):
+        torch.ops.flashinfer.rmsnorm(weight.to(device), weight.to(device))
     with pytest.raises(ValueError, match="FlashInfer's sampling is not known; known are rmsnorm"):
-        torch_xla_ext.load_kernels("flashinfer", names=["sampling"])
+        torch_xla_ext.load_kernels("flashinfer", names="sampling")
+
+
+def test_flashinfer_is_not_installed() -> None:
+    with pytest.raises(ImportError, match=r"FlashInfer cannot be imported: .* flashinfer-python"):
+        torch_xla_ext.load_kernels("flashinfer", names="silu_and_mul")
+
+
+@pytest.mark.parametrize("rotary_dim", [0, 24, 80, -16])
+def test_rotary_dimensions_of_flashinfer(rotary_dim: int) -> None:
+    q, cache = torch.empty(2, 4, 64), torch.empty(8, max(rotary_dim, 0))
+    checks = [
+        flashinfer.FUNCTIONS[f"apply_rope_pos_ids{end}"][2]["check"]
+        for end in ("", "_cos_sin_cache")
+    ]
+    for check in checks:
+        check(q=q, rotary_dim=32, cos_sin_cache=cache.new_empty(8, 64))
+        with pytest.raises(
+            ValueError, match="rotary_dim: expected a multiple of 16, at most d = 64"
+        ):
+            check(q=q, rotary_dim=rotary_dim, cos_sin_cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "text"),
+    [
+        (3, {}, "source must be a folder's path or a package's name, but is of type int"),
+        ("flashinfer", {"functions": {"f": {}}}, "functions has no effect on the kernels of flash"),
+        ("transformer_engine", {"names": "te_norm"}, "names has no effect on the kernels of trans"),
+        (".", {"names": ["f"]}, "names has no effect"),
+        (".", {"functions": {"f": {}}, "fakes": {"f": print}}, "fakes has no effect"),
+        ("json", {"functions": {"f": {}}}, "functions has no effect on the kernels of json"),
+    ],
+)
+def test_wrong_arguments(source: object, options: dict[str, object], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        torch_xla_ext.load_kernels(source, **options)
 
 
 @pytest.mark.parametrize("name", flashinfer.FUNCTIONS)

@@ -30,23 +30,24 @@ def define(
     """Define ``torch.ops.<namespace>.<name>(operands, parameters)``, which returns the results.
 
     Args:
-        options: options of `register_kernel`, the parameters' `defaults`, and `sharding_rule`.
+        options: options of `register_kernel`, the parameters' `defaults`, and of `define_operator`
+            `sharding_rule` and `check`.
         identity: the prefix of the library's target names; by default the namespace.
     """
     options = dict(options)
     if "signature" not in options:
         raise TypeError(f"load_kernels: {name}: a function of TVM-FFI needs a signature")
     defaults = options.pop("defaults", {})
-    rule = options.pop("sharding_rule", None)
+    of_operator = {key: options.pop(key, None) for key in ("sharding_rule", "check")}
     target = re.sub(r"\W", "_", f"{identity or namespace}_{name}")
     register_tvm_ffi_kernel(target, library, platform=platform, **{"symbol": name, **options})
     schema = parse.parse(target, options["signature"], options.get("parameters", ""))
     return define_operator(
         f"{namespace}::{name}({_arguments(schema, defaults)}) -> {_returns(schema)}",
         target=target,
-        sharding_rule=rule,
         environment=(),
         replace=True,
+        **of_operator,
     )
 
 
