@@ -30,9 +30,6 @@ MAY_ASSIGN = {
     "xla_kernels/import_hooks.py": "has a stand-in for a module before its import",
     "torch_xla_ext_startup/lazy_dynamo.py": "passes on what a program sets in torch._dynamo.config",
     "xla_kernels/replacement.py": "is the mechanism",
-    # A wheel that has no replacement.py.
-    "torch_xla_gpu/device.py": "has torch-tpu load our library, where it looks for a TPU",
-    "torch_xla_gpu/upstream_fixes/compiled.py": "has no other way into torch-tpu's backend",
     "vllm_xla_gpu/overrides.py": "has the table of what is replaced in vLLM, in stages",
 }
 
