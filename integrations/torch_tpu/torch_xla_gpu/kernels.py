@@ -1,6 +1,5 @@
 """Register kernels: those made with torch_xla_ext/kernel.h, and functions of TVM-FFI."""
 
-import ctypes
 import os
 import threading
 from collections.abc import Sequence
@@ -68,22 +67,10 @@ def register_kernel(
     platform = device.current().platform
     if abi == "tvm-ffi":
         return tvm_ffi.register_tvm_ffi_kernel(name, library, **{"platform": platform, **options})
-    if abi != "kernel.h":
-        raise ValueError(f"register_kernel: abi must be 'kernel.h' or 'tvm-ffi', but is {abi!r}")
-    if options:
-        raise TypeError(f"register_kernel: {next(iter(options))} requires abi='tvm-ffi'")
-    if not isinstance(library, (str, os.PathLike)):
-        raise TypeError(
-            f"register_kernel: library must be a path, but is of type {type(library).__name__}"
-        )
-    loaded = libraries.load(library)
+    loaded = kernel_symbols.load(library, abi, options)
     schema = kernel_symbols.schema_of(loaded, name)
     if schema is None:
-        names = kernel_names(loaded)
-        raise AttributeError(
-            f"{library} has no kernel {name!r} made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST"
-            + libraries.alike(name, names or libraries.exported(loaded))
-        )
+        raise kernel_symbols.missing(library, loaded, name)
     symbol = kernel_symbols.entry(name, platform, "ffi")
     if libraries.function_of(loaded, symbol) is None:
         macro = {"CUDA": "XLA_KERNEL_CUDA", "Host": "XLA_KERNEL_HOST"}[platform]
@@ -129,12 +116,6 @@ def _add(name: str, address: int, schema: Schema | None, library: object) -> Non
             versions.append(_Registered(called, address, schema, library))
 
 
-def kernel_names(library: ctypes.CDLL) -> list[str]:
-    """Return the kernels in a library that are made with kernel.h."""
-    exported = libraries.exported(library)
-    return [symbol.removesuffix("Schema") for symbol in exported if symbol.endswith("Schema")]
-
-
 def register_all(library: str | os.PathLike[str]) -> None:
     """Register each kernel in a library.
 
@@ -143,7 +124,7 @@ def register_all(library: str | os.PathLike[str]) -> None:
     """
     loaded = libraries.load(library)
     platform = device.current().platform
-    for name in kernel_names(loaded):
+    for name in kernel_symbols.names(loaded):
         if libraries.function_of(loaded, kernel_symbols.entry(name, platform, "ffi")) is not None:
             register_kernel(name, library)
         else:

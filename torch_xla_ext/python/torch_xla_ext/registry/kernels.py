@@ -1,6 +1,5 @@
 """Register a kernel: all its entries, or a function with another ABI."""
 
-import os
 from collections.abc import Mapping
 
 from torch_xla_ext.registry import ffi_handlers, registration
@@ -50,15 +49,7 @@ def _register(name: str, library: object, abi: str, options: Mapping[str, object
     if abi == "tvm-ffi":
         registration.check_choice("platform", options.get("platform", "CUDA"), PLATFORMS)
         return tvm_ffi.register_tvm_ffi_kernel(name, library, **options)
-    if abi != "kernel.h":
-        raise ValueError(f"register_kernel: abi must be 'kernel.h' or 'tvm-ffi', but is {abi!r}")
-    if options:
-        raise TypeError(f"register_kernel: {next(iter(options))} requires abi='tvm-ffi'")
-    if not isinstance(library, (str, os.PathLike)):
-        raise TypeError(
-            f"register_kernel: library must be a path, but is of type {type(library).__name__}"
-        )
-    loaded = libraries.load(library)
+    loaded = kernel_symbols.load(library, abi, options)
     if kernel_symbols.schema_of(loaded, name) is None:
         bundles = [
             Target(name, platform, "ffi")
@@ -69,18 +60,13 @@ def _register(name: str, library: object, abi: str, options: Mapping[str, object
             for target in bundles:
                 registration.register_custom_call(name, loaded, platform=target.platform, api="ffi")
             return bundles
-        exported = libraries.exported(loaded)
-        if name in exported:
+        if name in libraries.exported(loaded):
             raise AttributeError(
                 f"{library} exports a function {name!r}, but no kernel made with XLA_KERNEL_CUDA "
                 "or XLA_KERNEL_HOST: register it with register_cuda_custom_call(name, library) if "
                 "it is (stream, buffers, opaque, opaque_len), or with register_custom_call"
             )
-        names = [n.removesuffix("Schema") for n in exported if n.endswith("Schema")]
-        raise AttributeError(
-            f"{library} has no kernel {name!r} made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST"
-            + libraries.alike(name, names or exported)
-        )
+        raise kernel_symbols.missing(library, loaded, name)
     registered = []
     for platform, api in kernel_symbols.ENTRIES:
         if libraries.function_of(loaded, kernel_symbols.entry(name, platform, api)) is not None:
