@@ -20,6 +20,7 @@ import triton_kernels
 from tvm_ffi_library import RMS_NORM, compiled
 
 TPU = torch_xla_gpu.device.TYPE
+ON_GPU = torch_xla_gpu.device.current().platform == "CUDA"
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -104,6 +105,14 @@ def test_an_operator_of_a_triton_kernel(operator: Callable, x: Tensor, weight: T
     torch.testing.assert_close(result.cpu(), expected_norm(x, weight))
 
 
+@pytest.mark.skipif(ON_GPU, reason="Triton's interpreter is for the CPU")
+def test_a_triton_kernel_in_a_program_for_the_cpu(x: Tensor, weight: Tensor) -> None:
+    with pytest.raises(
+        Exception, match=r"xla_kernels_triton::interpret is computed on the CPU.*outs"
+    ):
+        torch.compile(other_norm)(x.to(TPU), weight.to(TPU))
+
+
 def test_a_wrong_triton_call(x: Tensor) -> None:
     call = {"outputs": [x], "grid": 1, "n": 400, "BLOCK": 512}
     with pytest.raises(TypeError, match="tuned: none of its arguments is an XLA tensor"):
@@ -171,6 +180,8 @@ class TestOnAGpu:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("tvm_ffi")
+    if ON_GPU:
+        pytest.skip("its functions are for the CPU")
     return compiled(tmp_path_factory.mktemp("tvm_ffi") / "functions.so")
 
 
@@ -233,6 +244,8 @@ def test_a_tvm_ffi_function_that_is_registered_again(library: Path, tmp_path: Pa
 @pytest.fixture
 def axpy() -> object:
     package = pytest.importorskip("tvm_ffi")
+    if ON_GPU:
+        pytest.skip("launchers_gpu_test.py has one for a GPU")
 
     def axpy(x: object, out: object, factor: float, y: object, name: str) -> None:
         result = torch.from_dlpack(x) * factor
