@@ -6,7 +6,7 @@ The package uses private functions of torch-tpu, which must be reviewed for each
 import importlib.metadata
 import sys
 
-# torch-tpu's requirements; the first and the last version are tested.
+# torch-tpu's requirements; a release of each minor version is tested.
 TORCH = "2.11.0", "2.15.0"
 TORCH_TPU = "0.2.0"
 CPU_PLUGIN = "0.11.2"

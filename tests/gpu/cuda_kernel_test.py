@@ -136,8 +136,16 @@ def test_large_shared_memory(device: torch.device) -> None:
 
 def test_too_much_shared_memory(device: torch.device) -> None:
     x = torch.randn(100)
-    (y,) = cuda_kernel(SHARED, "reverse")[1, 32, 1 << 20](x.to(device), 100, outputs=[x])
-    with pytest.raises(RuntimeError, match=r"reverse.*cuFuncSetAttribute for shared memory"):
+    with pytest.raises(ValueError, match=r"shared_bytes must be at most .*, but is 1048576"):
+        cuda_kernel(SHARED, "reverse")[1, 32, 1 << 20](x.to(device), 100, outputs=[x])
+
+
+def test_a_launch_that_the_driver_refuses(device: torch.device) -> None:
+    x = torch.randn(100)
+    # More blocks than can be resident at once.
+    kernel = cuda_kernel(SHARED, "reverse", cooperative=True)
+    (y,) = kernel[100_000, 1024, 400](x.to(device), 100, outputs=[x])
+    with pytest.raises(RuntimeError, match=r"reverse.*cuLaunchKernelEx"):
         y.cpu()
 
 

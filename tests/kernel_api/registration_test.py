@@ -364,3 +364,18 @@ def test_before_the_client_exists() -> None:
     )
     result = run_script(code)
     assert result.stdout == "[1.0, 1.0]\n", result.stderr
+
+
+def test_a_function_that_another_library_replaces() -> None:
+    code = """
+import ctypes, os, torch_xla_ext
+first, second = os.environ["TWINS"].split()
+ctypes.CDLL(first, ctypes.RTLD_GLOBAL)
+torch_xla_ext.register_kernel("TestTimes2", first)
+try:
+    torch_xla_ext.register_kernel("TestTimes3", second)
+except OSError as error:
+    print(error)
+"""
+    assert "Run" in (output := run_script(code).stdout)
+    assert "would be replaced by that of a library that was loaded with RTLD_GLOBAL" in output

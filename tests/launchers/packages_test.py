@@ -3,9 +3,7 @@
 The tests make the builds: operators are in Python, and TVM-FFI's functions in C++.
 """
 
-import importlib.util
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from tvm_ffi_library import compiled
 
 import torch_xla_ext
 from torch_xla_ext.launchers.packages import flashinfer, transformer_engine, variants
 from torch_xla_ext.launchers.packages.variants import System
 from torch_xla_ext.registry import registration
 
-SOURCE = Path(__file__).with_name("package_functions.cc")
 TORCH = "".join(torch.__version__.split(".")[:2])
 CPU = "cpu-x86_64-linux"
 # As kernel-builder writes it, except that its operators are in a shared library.
@@ -79,11 +77,8 @@ def build(folder: Path, variant: str, identity: str, **metadata: object) -> Path
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    include = Path(importlib.util.find_spec("tvm_ffi").submodule_search_locations[0], "include")
     made = tmp_path_factory.mktemp("functions") / "_relu_cpu_1234.abi3.so"
-    command = ["g++", "-std=c++17", "-shared", "-fPIC", f"-I{include}"]
-    subprocess.run([*command, "-o", str(made), str(SOURCE)], check=True)
-    return made
+    return compiled(made, source="package_functions.cc")
 
 
 def fake_doubled(x: Tensor) -> Tensor:
@@ -210,8 +205,46 @@ def test_flashinfer(library: Path, device: torch.device, monkeypatch: pytest.Mon
     torch.testing.assert_close(y.cpu().float(), expected, rtol=1e-2, atol=1e-2)
     with pytest.raises(ValueError, match=r"\(weight\): expected dimension 0 to be 64 but got 63"):
         kernel.rmsnorm(x.to(device), weight[:63].to(device))
+    with pytest.raises(ValueError, match=r"\(input\): expected rank 2 or 3 but got 1 \[64\]"):
+        torch.ops.flashinfer.rmsnorm(weight.to(device), weight.to(device))
     with pytest.raises(ValueError, match="FlashInfer's sampling is not known; known are rmsnorm"):
-        torch_xla_ext.load_kernels("flashinfer", names=["sampling"])
+        torch_xla_ext.load_kernels("flashinfer", names="sampling")
+
+
+def test_flashinfer_is_not_installed() -> None:
+    with pytest.raises(ImportError, match=r"FlashInfer cannot be imported: .* flashinfer-python"):
+        torch_xla_ext.load_kernels("flashinfer", names="silu_and_mul")
+
+
+@pytest.mark.parametrize("rotary_dim", [0, 24, 80, -16])
+def test_rotary_dimensions_of_flashinfer(rotary_dim: int) -> None:
+    q, cache = torch.empty(2, 4, 64), torch.empty(8, max(rotary_dim, 0))
+    checks = [
+        flashinfer.FUNCTIONS[f"apply_rope_pos_ids{end}"][2]["check"]
+        for end in ("", "_cos_sin_cache")
+    ]
+    for check in checks:
+        check(q=q, rotary_dim=32, cos_sin_cache=cache.new_empty(8, 64))
+        with pytest.raises(
+            ValueError, match="rotary_dim: expected a multiple of 16, at most d = 64"
+        ):
+            check(q=q, rotary_dim=rotary_dim, cos_sin_cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "text"),
+    [
+        (3, {}, "source must be a folder's path or a package's name, but is of type int"),
+        ("flashinfer", {"functions": {"f": {}}}, "functions has no effect on the kernels of flash"),
+        ("transformer_engine", {"names": "te_norm"}, "names has no effect on the kernels of trans"),
+        (".", {"names": ["f"]}, "names has no effect"),
+        (".", {"functions": {"f": {}}, "fakes": {"f": print}}, "fakes has no effect"),
+        ("json", {"functions": {"f": {}}}, "functions has no effect on the kernels of json"),
+    ],
+)
+def test_wrong_arguments(source: object, options: dict[str, object], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        torch_xla_ext.load_kernels(source, **options)
 
 
 @pytest.mark.parametrize("name", flashinfer.FUNCTIONS)

@@ -11,8 +11,8 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from torch_xla_ext import TritonKernel, compile_triton_kernel, triton_call
-from torch_xla_ext.launchers.triton import triton_call as triton_module
 from xla_kernels.cuda_source import binary
+from xla_kernels.triton import triton_call as triton_module
 
 sys.path.insert(0, str(Path(__file__).parent))
 import triton_kernels as kernels

@@ -141,7 +141,7 @@ def test_either_is_imported_first(order: str) -> None:
         "print(triton.KernelInterface.__getitem__.__module__)\n"
     )
     result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
-    assert result.stdout.splitlines() == ["torch_xla_ext.launchers.triton.launch_hooks"] * 2
+    assert result.stdout.splitlines() == ["xla_kernels.triton.launch_hooks"] * 2
 
 
 def test_wrong_launches_are_refused(x: Tensor, device: torch.device) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import torch_xla_ext
 from torch_xla_ext import triton_call
-from torch_xla_ext.launchers.triton import kernel
+from xla_kernels.triton import kernel
 
 sys.path.insert(0, str(Path(__file__).parent))
 import triton_kernels as kernels

@@ -1,7 +1,5 @@
 """Functions of TVM-FFI as custom calls: a library in C++, and functions of tvm_ffi itself."""
 
-import importlib.util
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,25 +7,11 @@ import pytest
 import torch
 from testing.xla import hlo
 from torch import Tensor
+from tvm_ffi_library import RMS_NORM, compiled
 
 import torch_xla_ext
 from torch_xla_ext import Target, custom_call
-from torch_xla_ext.launchers import tvm_ffi
-
-SOURCE = Path(__file__).with_name("tvm_ffi_functions.cc")
-RMS_NORM = {
-    "symbol": "rms_norm",
-    "signature": "(x: F32[n, d], weight?: F32[d]) -> (out: F32[n, d])",
-    "parameters": "epsilon: f64 in [0, 1], add_one: bool, mode: str",
-    "arguments": "out x weight epsilon add_one mode",
-}
-
-
-def compiled(output: Path, *options: str) -> Path:
-    package = Path(importlib.util.find_spec("tvm_ffi").submodule_search_locations[0])
-    command = ["g++", "-std=c++17", "-shared", "-fPIC", f"-I{package}/include"]
-    subprocess.run([*command, *options, "-o", str(output), str(SOURCE)], check=True)
-    return output
+from xla_kernels import tvm_ffi
 
 
 @pytest.fixture(scope="session")

@@ -35,9 +35,9 @@ def mesh() -> xs.Mesh:
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are traced as for an H200; they are not run."""
     from torch_xla_ext.custom_call import arguments
-    from torch_xla_ext.launchers.triton import triton_call
     from torch_xla_ext.registry import registration
     from xla_kernels.cuda_source import kernel_calls
+    from xla_kernels.triton import triton_call
 
     monkeypatch.setattr(registration, "device_platform", lambda: "CUDA")
     monkeypatch.setattr(kernel_calls, "compute_capability", lambda: 90)

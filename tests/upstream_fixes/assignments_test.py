@@ -27,12 +27,9 @@ OURS = (
 )
 # The files that may assign to other libraries' attributes, with the reasons.
 MAY_ASSIGN = {
-    "torch_xla_ext_startup/import_hooks.py": "has a stand-in for a module before its import",
+    "xla_kernels/import_hooks.py": "has a stand-in for a module before its import",
     "torch_xla_ext_startup/lazy_dynamo.py": "passes on what a program sets in torch._dynamo.config",
-    "torch_xla_ext_startup/replacement.py": "is the mechanism",
-    # This wheel has no replacement.py.
-    "torch_xla_gpu/device.py": "has torch-tpu load our library, where it looks for a TPU",
-    "torch_xla_gpu/upstream_fixes/compiled.py": "has no other way into torch-tpu's backend",
+    "xla_kernels/replacement.py": "is the mechanism",
     "vllm_xla_gpu/overrides.py": "has the table of what is replaced in vLLM, in stages",
 }
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from torch_xla_ext_startup import import_hooks, replacement
-from torch_xla_ext_startup.replacement import temporarily_replaced
+
+from xla_kernels import import_hooks, replacement
+from xla_kernels.replacement import temporarily_replaced
 
 _Write = Callable[..., None]
 _MINE = {"test": "a_test.py", "versions": "1", "reason": "it is wrong"}

@@ -9,10 +9,11 @@ import sys
 
 import pytest
 import torch_xla  # noqa: F401
-from torch_xla_ext_startup import replacement, upstream_fixes
+from torch_xla_ext_startup import upstream_fixes
 from torch_xla_ext_startup.upstream_fixes import table
 
 from torch_xla_huggingface import upstream_fixes as huggingface
+from xla_kernels import replacement
 
 FIXES = {fix.name: fix for fix in [*table.FIXES, *huggingface.FIXES]}
 # A module with an MoE layer, and a function that is replaced in it.

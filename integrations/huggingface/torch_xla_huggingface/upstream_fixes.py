@@ -4,7 +4,7 @@ torch_xla_ext_startup.install applies the rows when the libraries are imported. 
 imports this module, so it imports none of the libraries.
 """
 
-from torch_xla_ext_startup.replacement import Fix
+from xla_kernels.replacement import Fix
 
 _HOOKS = "torch_xla_huggingface.transformers_hooks"
 _SHARED_TENSORS = "torch_xla_huggingface.shared_tensors"

@@ -89,12 +89,6 @@ State& GetState() {
   return state;
 }
 
-const char* Failed(std::string text) {
-  static thread_local std::string kept;
-  kept = std::move(text);
-  return kept.c_str();
-}
-
 void SetOptions(const Option* options, size_t size, Options* result) {
   *result = Options();
   for (size_t i = 0; i < size; ++i) {
@@ -241,6 +235,13 @@ const FfiExtension* FindFfi(const PJRT_Api* plugin) {
 }
 
 }  // namespace
+
+const char* Failed(std::string text) {
+  static thread_local std::string kept;
+  kept = std::move(text);
+  return kept.c_str();
+}
+
 }  // namespace torch_xla_gpu
 
 using torch_xla_gpu::GetState, torch_xla_gpu::Failed, torch_xla_gpu::State;

@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "xla/pjrt/c/pjrt_c_api.h"
 
@@ -37,6 +38,22 @@ struct Option {
   bool boolean;
 };
 
+// A launch of a compiled kernel
+// (torch_xla_ext/csrc/launchers/compiled_kernel.h).
+struct Launch {
+  const char* module;
+  size_t module_size;
+  const char* digest;
+  const char* kernel;
+  const char* parameters;
+  unsigned grid[3], block[3], cluster[3];
+  int32_t shared;
+  bool cooperative, dependent, spread;
+};
+
+// Keeps a function's error message for the thread, and returns it.
+const char* Failed(std::string text);
+
 }  // namespace torch_xla_gpu
 
 extern "C" {
@@ -53,6 +70,28 @@ const char* TorchXlaGpuCreateClient(const torch_xla_gpu::Option* options,
 // "CUDA" or "Host". The name must be new.
 const char* TorchXlaGpuRegisterHandler(const char* name, const char* platform,
                                        void* handler);
+
+// Enqueues a launch on a stream of the current context. The arrays are given by
+// their addresses.
+const char* TorchXlaGpuLaunch(const torch_xla_gpu::Launch* launch,
+                              const uintptr_t* operands, size_t num_operands,
+                              const uintptr_t* results, size_t num_results,
+                              uintptr_t stream);
+
+// Loads libtvm_ffi, unless this process has done so already.
+const char* TorchXlaGpuLoadTvmFfi(const char* path);
+
+// Finds a TVM-FFI function: its handle, or 0 if the library has none.
+const char* TorchXlaGpuTvmFfiFunction(const char* library, const char* symbol,
+                                      uintptr_t* function);
+
+// Makes a handler of XLA's FFI for a TVM-FFI function, by the function's handle
+// (torch_xla_ext/csrc/launchers/tvm_ffi_handler.h).
+const char* TorchXlaGpuTvmFfiHandler(const char* name, bool on_host,
+                                     uintptr_t function,
+                                     const char* const* arguments,
+                                     size_t num_arguments, bool in_graphs,
+                                     const char* schema, uintptr_t* handler);
 
 // The loaded plugin's API version, major and minor; 0 before TorchXlaGpuLoad.
 void TorchXlaGpuApiVersion(int32_t* major, int32_t* minor);

@@ -15,7 +15,17 @@ device.bring_up()
 
 from torch_xla_gpu.front_end import TorchTpu  # noqa: E402
 from torch_xla_gpu.kernels import Target, register_kernel, registered_targets  # noqa: E402
-from xla_kernels import CudaKernel, VmapInfo, cuda_kernel, define_in_place_operator, define_operator  # noqa: E402
+from xla_kernels import (  # noqa: E402
+    CudaKernel,
+    TritonKernel,
+    VmapInfo,
+    compile_triton_kernel,
+    cuda_kernel,
+    define_in_place_operator,
+    define_operator,
+    triton_call,
+    tvm_ffi_call,
+)
 from xla_kernels import front_end as _front_end  # noqa: E402
 
 _front_end.register(TorchTpu())
@@ -23,11 +33,15 @@ _front_end.register(TorchTpu())
 __all__ = [
     "CudaKernel",
     "Target",
+    "TritonKernel",
     "VmapInfo",
+    "compile_triton_kernel",
     "cuda_kernel",
     "define_in_place_operator",
     "define_operator",
     "device",
     "register_kernel",
     "registered_targets",
+    "triton_call",
+    "tvm_ffi_call",
 ]

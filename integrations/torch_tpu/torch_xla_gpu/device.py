@@ -6,12 +6,14 @@ import io
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch_xla_gpu_versions as versions
 
 from torch_xla_gpu import front
-from xla_kernels import client_create_options
+from torch_xla_gpu.upstream_fixes import FIXES
+from xla_kernels import client_create_options, replacement
 from xla_kernels.plugin import discovery
 
 # PyTorch's name of the device.
@@ -72,6 +74,7 @@ def bring_up() -> Device:
             found = find()
             front.load(found.plugin)
             front.create_client(_options(found))
+            replacement.install(FIXES)
             _load_front_end()
             _install_fixes(found)
             _device = found
@@ -136,22 +139,24 @@ def _options(found: Device) -> dict[str, object]:
     return {"visible_devices": [0], "preallocate": False, **options}
 
 
+def device_count(original: Callable[[], int]) -> Callable[[], int]:
+    """Replace torch-tpu's count of TPUs."""
+    return lambda: 1
+
+
 def _load_front_end() -> None:
-    """Import torch-tpu, which looks for a TPU on the PCI bus, and make it use our library."""
+    """Import torch-tpu, which loads our library where it looks for a TPU's."""
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         from torch_tpu import _loader
-        from torch_tpu._internal.utils import hardware
 
-        hardware.get_tpu_device_count = lambda: 1
         _loader.load()
 
 
 def _install_fixes(found: Device) -> None:
-    from torch_xla_gpu.upstream_fixes import attention, checks, compiled, on_cpu
+    from torch_xla_gpu.upstream_fixes import attention, checks, on_cpu
 
     with warnings.catch_warnings():  # warnings about kernels that replace torch-tpu's
         warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
         attention.install(found.platform)
         checks.install()
-        compiled.install()
         on_cpu.install(found.platform)

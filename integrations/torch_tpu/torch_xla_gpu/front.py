@@ -1,9 +1,11 @@
-"""Load and call the library in front of XLA's plugin (csrc/front.h)."""
+"""Load and call the library in front of XLA's plugin (csrc/front.h, csrc/launchers.cc)."""
 
 import ctypes
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from xla_kernels.launch import Launch
 
 PATH = Path(__file__).with_name("libtorch_xla_gpu.so")
 
@@ -20,6 +22,17 @@ class _Option(ctypes.Structure):
         ("size", ctypes.c_size_t),
         ("real", ctypes.c_float),
         ("boolean", ctypes.c_bool),
+    )
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = (
+        ("module", ctypes.c_char_p),
+        ("module_size", ctypes.c_size_t),
+        *((name, ctypes.c_char_p) for name in ("digest", "kernel", "parameters")),
+        *((name, ctypes.c_uint * 3) for name in ("grid", "block", "cluster")),
+        ("shared", ctypes.c_int32),
+        *((name, ctypes.c_bool) for name in ("cooperative", "dependent", "spread")),
     )
 
 
@@ -40,14 +53,18 @@ def _library() -> ctypes.CDLL:
         library.TorchXlaGpuLoad,
         library.TorchXlaGpuCreateClient,
         library.TorchXlaGpuRegisterHandler,
+        library.TorchXlaGpuLaunch,
+        library.TorchXlaGpuLoadTvmFfi,
+        library.TorchXlaGpuTvmFfiFunction,
+        library.TorchXlaGpuTvmFfiHandler,
     ):
         function.restype = ctypes.c_char_p
     return library
 
 
-def _raise_if(error: bytes | None) -> None:
+def _raise_if(error: bytes | None, kind: type[Exception] = PluginError) -> None:
     if error is not None:
-        raise PluginError(error.decode(errors="replace"))
+        raise kind(error.decode(errors="replace"))
 
 
 def load(path: str) -> None:
@@ -93,6 +110,71 @@ def register_handler(name: str, platform: str, address: int) -> None:
 def address_of(handler: str) -> int:
     """Return the address of a handler of XLA's FFI in the library."""
     return ctypes.cast(getattr(_library(), handler), ctypes.c_void_p).value
+
+
+def launch_now(
+    launch: Launch,
+    parameters: Sequence[str],
+    operands: Sequence[int],
+    results: Sequence[int],
+    stream: int,
+) -> None:
+    """Implement FrontEnd.launch_now."""
+
+    def addresses(given: Sequence[int]) -> tuple[ctypes.Array, ctypes.c_size_t]:
+        return (ctypes.c_uint64 * len(given))(*given), ctypes.c_size_t(len(given))
+
+    described = _Launch(
+        launch.module,
+        len(launch.module),
+        launch.digest.encode(),
+        launch.kernel.encode(),
+        " ".join(parameters).encode(),
+        *((ctypes.c_uint * 3)(*three) for three in (launch.grid, launch.block, launch.cluster)),
+        launch.shared,
+        launch.cooperative,
+        launch.dependent,
+        launch.spread,
+    )
+    arrays = *addresses(operands), *addresses(results)
+    error = _library().TorchXlaGpuLaunch(ctypes.byref(described), *arrays, ctypes.c_uint64(stream))
+    _raise_if(error, RuntimeError)
+
+
+def load_tvm_ffi(path: str) -> None:
+    """Implement FrontEnd.load_tvm_ffi."""
+    _raise_if(_library().TorchXlaGpuLoadTvmFfi(path.encode()), RuntimeError)
+
+
+def tvm_ffi_function(library: str, symbol: str) -> int:
+    """Implement FrontEnd.tvm_ffi_function."""
+    function = ctypes.c_uint64()
+    found = _library().TorchXlaGpuTvmFfiFunction
+    _raise_if(found(library.encode(), symbol.encode(), ctypes.byref(function)), RuntimeError)
+    return function.value
+
+
+def tvm_ffi_handler(
+    name: str, platform: str, function: int, words: Sequence[str], in_graphs: bool, schema: str
+) -> int:
+    """Return the address of a handler of XLA's FFI that calls a TVM-FFI function.
+
+    Raises:
+        ValueError: an unknown word.
+    """
+    handler = ctypes.c_uint64()
+    error = _library().TorchXlaGpuTvmFfiHandler(
+        name.encode(),
+        ctypes.c_bool(platform == "Host"),
+        ctypes.c_uint64(function),
+        (ctypes.c_char_p * len(words))(*(word.encode() for word in words)),
+        ctypes.c_size_t(len(words)),
+        ctypes.c_bool(in_graphs),
+        schema.encode(),
+        ctypes.byref(handler),
+    )
+    _raise_if(error, ValueError)
+    return handler.value
 
 
 def api_version() -> tuple[int, int]:

@@ -4,9 +4,10 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
-from torch_xla_gpu import device, kernels
+from torch_xla_gpu import device, front, kernels
 from torch_xla_gpu.custom_call import compiled_kernel
 from torch_xla_gpu.operator_calls import CudaKernelCall, KernelCall
+from torch_xla_gpu.upstream_fixes import on_cpu
 from xla_kernels import Value, transforms
 from xla_kernels.front_end import FrontEnd
 
@@ -19,6 +20,7 @@ class TorchTpu(FrontEnd):
     """
 
     name = "torch_xla_gpu"
+    device_type = device.TYPE
     autocast_keys = ("AutocastPrivateUse1",)
     operator_call = KernelCall
     cuda_kernel_operator_call = CudaKernelCall
@@ -27,6 +29,10 @@ class TorchTpu(FrontEnd):
     call_key = staticmethod(compiled_kernel.key_of)
     launch = staticmethod(compiled_kernel.launch)
     prepare_launch = staticmethod(compiled_kernel.prepare_launch)
+    launch_now = staticmethod(front.launch_now)
+    load_tvm_ffi = staticmethod(front.load_tvm_ffi)
+    tvm_ffi_function = staticmethod(front.tvm_ffi_function)
+    register_tvm_ffi = staticmethod(kernels.register_tvm_ffi)
 
     def platform(self) -> str:
         return device.current().platform
@@ -54,6 +60,24 @@ class TorchTpu(FrontEnd):
         written: Sequence[int] = (),
     ) -> None:
         library.impl(operator, kernel, "AutogradPrivateUse1")
+
+    def run_operator(
+        self,
+        operator: torch._ops.OpOverload,
+        operands: list[torch.Tensor],
+        *args: object,
+        sharding_rule: str | None = None,
+        of_part: object = None,
+    ) -> list[torch.Tensor]:
+        """Implement FrontEnd.run_operator eagerly, on the CPU."""
+
+        def run(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            return on_cpu.Fallback(operator)(list(tensors), *args)
+
+        return compiled_kernel.without_derivative(operator.name(), operands, lambda: run)
+
+    def assign(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        tensor.copy_(value)
 
     def launch_is_cacheable(self) -> bool:
         return not transforms.may_apply()

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from torch_xla_ext_startup.replacement import Fix
 
 from torch_xla_huggingface import upstream_fixes
+from xla_kernels.replacement import Fix
 
 
 @pytest.mark.parametrize("fix", upstream_fixes.FIXES, ids=lambda fix: fix.name)

@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from torch_xla_ext_startup.replacement import Fix
 
 from torch_xla_huggingface import upstream_fixes
+from xla_kernels.replacement import Fix
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -135,8 +135,10 @@ def test_shared_memory() -> None:
 
 def test_a_launch_that_fails_is_an_error_where_its_result_is_read() -> None:
     x = torch.randn(100)
-    (y,) = cuda_kernel(SHARED, "reverse")[1, 32, 1 << 20](x.to(TPU), 100, outputs=[x])
-    with pytest.raises(RuntimeError, match=r"reverse.*cuFuncSetAttribute for shared memory"):
+    # More blocks than can be resident at once.
+    kernel = cuda_kernel(SHARED, "reverse", cooperative=True)
+    (y,) = kernel[100_000, 1024, 400](x.to(TPU), 100, outputs=[x])
+    with pytest.raises(RuntimeError, match=r"reverse.*cuLaunchKernelEx"):
         y.cpu()
     assert torch.equal(axpy()(x.to(TPU), x.to(TPU), 1.0)[0].cpu(), 2 * x)
 

@@ -1,7 +1,5 @@
 """cuda_kernel: on the CPU its reference, and what a GPU would be handed."""
 
-import dataclasses
-import re
 import struct
 from collections.abc import Callable
 
@@ -9,10 +7,6 @@ import pytest
 import torch
 import torch_xla_gpu
 from torch_xla_gpu import CudaKernel, cuda_kernel
-from torch_xla_gpu.custom_call import compiled_kernel, stablehlo
-
-from xla_kernels.cuda_source import kernel_calls
-from xla_kernels.launch import TARGET
 
 TPU = torch_xla_gpu.device.TYPE
 SQUARE = """
@@ -61,48 +55,6 @@ def operator(name: str, schema: str, kernel: CudaKernel) -> torch._ops.OpOverloa
     return torch_xla_gpu.define_operator(
         f"cuda_kernel::{name}{schema}", target=kernel, replace=True
     )
-
-
-@dataclasses.dataclass
-class Made:
-    """A call that a GPU would get."""
-
-    text: str  # of the module
-    operands: list[torch.Tensor]
-    donated: list[int]
-
-    @property
-    def words(self) -> list[str]:
-        return re.search(r'parameters = "([^"]*)"', self.text)[1].split()
-
-
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Made]:
-    """Calls are made as for an H200, and written down instead of run."""
-    found: list[Made] = []
-    texts: dict[str, str] = {}
-
-    register, run = stablehlo._registered, stablehlo.Prepared.__call__
-
-    def registered(target: str, text: str) -> str:
-        if target != TARGET:
-            return register(target, text)
-        texts[str(len(texts))] = text
-        return str(len(texts) - 1)
-
-    def call(self: stablehlo.Prepared, operands: list[torch.Tensor]) -> list[torch.Tensor]:
-        if self.target != TARGET:
-            return run(self, operands)
-        found.append(Made(texts[self.key], operands, self.donated))
-        return [torch.zeros(meta.shape, dtype=meta.dtype, device=TPU) for meta in self.results]
-
-    gpu = torch_xla_gpu.device.current()._replace(platform="CUDA")
-    monkeypatch.setattr(torch_xla_gpu.device, "current", lambda: gpu)
-    monkeypatch.setattr(compiled_kernel, "register", lambda: None)
-    monkeypatch.setattr(kernel_calls, "compute_capability", lambda: 90)
-    monkeypatch.setattr(stablehlo, "_registered", registered)
-    monkeypatch.setattr(stablehlo.Prepared, "__call__", call)
-    return found
 
 
 def test_a_reference() -> None:
@@ -194,7 +146,7 @@ def test_a_backward_pass_through_a_call() -> None:
         y.sum().backward()
 
 
-def test_launch_attributes_on_a_gpu(made: list[Made]) -> None:
+def test_launch_attributes_on_a_gpu(traced: list) -> None:
     x = torch.ones(1000, device=TPU)
     for _ in range(2):  # the second call is cached
         square()[(4, 2), (128, 2), 1024](x, 1000, outputs=[x])
@@ -202,38 +154,38 @@ def test_launch_attributes_on_a_gpu(made: list[Made]) -> None:
     for _ in range(2):
         kernel(x)
     operator("gpu_square", "(Tensor x) -> Tensor", kernel)(x)
-    assert len(made) == 5
-    for call in made:
+    assert len(traced) == 5
+    for call in traced:
         assert 'stablehlo.custom_call @"XlaGpuCompiledKernel"(%arg0)' in call.text
         assert 'kernel = "_Z6squarePKfPfi"' in call.text
         assert "7FELF" in call.text  # the machine code
         assert call.words == ["t0", "r0", "x" + struct.pack("<i", 1000).hex()]
         assert call.donated == []
-    assert made[0].text == made[1].text
-    assert "grid = array<i32: 4, 2, 1>" in made[0].text
-    assert "shared = 1024 : i32" in made[0].text
-    assert made[2].text == made[3].text == made[4].text
-    assert "grid = array<i32: 4, 1, 1>" in made[2].text
+    assert traced[0].text == traced[1].text
+    assert "grid = array<i32: 4, 2, 1>" in traced[0].text
+    assert "shared = 1024 : i32" in traced[0].text
+    assert traced[2].text == traced[3].text == traced[4].text
+    assert "grid = array<i32: 4, 1, 1>" in traced[2].text
 
 
-def test_a_gpu_writes_to_a_copy(made: list[Made]) -> None:
+def test_a_gpu_writes_to_a_copy(traced: list) -> None:
     state, x = (torch.ones(8, device=TPU) for _ in range(2))
     add_to()(state, x, 2.0)
-    (call,) = made
+    (call,) = traced
     assert call.words[:2] == ["r0", "t1"]
     assert call.donated == [0]
     assert "operand_index = 0" in call.text
     assert call.operands[0].data_ptr() != state.data_ptr()
 
 
-def test_a_tensor_that_is_not_on_the_device(made: list[Made]) -> None:
+def test_a_tensor_that_is_not_on_the_device(traced: list) -> None:
     with pytest.raises(ValueError, match="tensor 0 must be on the device tpu, but is on cpu"):
         signed()(torch.ones(8))
-    assert not made
+    assert not traced
 
 
 def test_compiled_kernels_are_cached(
-    made: list[Made], tmp_path: object, monkeypatch: pytest.MonkeyPatch
+    traced: list, tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCH_XLA_EXT_KERNEL_CACHE", str(tmp_path))
     x = torch.ones(8, device=TPU)
@@ -241,5 +193,5 @@ def test_compiled_kernels_are_cached(
     (file,) = tmp_path.iterdir()
     before = file.stat().st_mtime_ns
     signed()(x)
-    assert made[0].text == made[1].text
+    assert traced[0].text == traced[1].text
     assert [each.stat().st_mtime_ns for each in tmp_path.iterdir()] == [before]

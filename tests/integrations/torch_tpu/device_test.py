@@ -54,6 +54,13 @@ VIEWS: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: x[:1].expand(4, 6),
     lambda x: x,
 ]
+_AN_EXPANDED_RESULT = pytest.param(
+    VIEWS[4],
+    marks=pytest.mark.skipif(
+        torch.__version__.startswith("2.12."),
+        reason="torch.compile of PyTorch 2.12 fails on it, with backend='aot_eager', too",
+    ),
+)
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -72,7 +79,7 @@ def test_gradients_of_a_compiled_function_of_a_view(
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", [*VIEWS[:4], _AN_EXPANDED_RESULT, VIEWS[5]])
 def test_results_and_incoming_gradients_that_are_views(
     view: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:

@@ -135,6 +135,17 @@ def test_a_kernel_that_is_not_there() -> None:
         torch_xla_gpu.define_operator("my_ns::f(Tensor x) -> Tensor", target="XlaGpuSimpelAdd")
 
 
+@pytest.mark.skipif(
+    torch_xla_gpu.device.current().platform == "CUDA", reason="a GPU has the kernel"
+)
+def test_a_kernel_of_another_platform() -> None:
+    assert "XlaGpuAllReduce" not in [target.name for target in torch_xla_gpu.registered_targets()]
+    with pytest.raises(NotImplementedError, match="'XlaGpuAllReduce' has no entry for 'Host'"):
+        torch.ops.xla_gpu.all_reduce(
+            torch.ones(2, 4, device=TPU), torch.zeros(1, 3, dtype=torch.int64, device=TPU)
+        )
+
+
 def _cache() -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
     caches = [torch.zeros(2, 8, 1, 4, device=TPU) for _ in range(2)]
     tokens = torch.arange(1.0, 9, device=TPU).reshape(2, 1, 4)

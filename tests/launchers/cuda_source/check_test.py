@@ -46,6 +46,17 @@ WRONG = [
         r"grid raised KeyError: 'typo'; it receives n, x",
     ),
     ({"shared_bytes": -1}, ValueError, "shared_bytes must be a number of bytes, but is -1"),
+    ({"shared_bytes": 233_000}, ValueError, r"shared_bytes must be at most \d+, .*but is 233000"),
+    (
+        {"source": SQUARE.replace("void square", "void __launch_bounds__(128) square")},
+        ValueError,
+        r"at most 128 threads, as its __launch_bounds__ say, but is \(256, 1, 1\)",
+    ),
+    (
+        {"source": f"namespace own {{ {SQUARE} }}"},
+        CompilationError,
+        "'square' is not a kernel's: the source has square; if it is in a namespace .*'ns::square'",
+    ),
 ]
 
 
@@ -87,6 +98,12 @@ def test_without_grid_and_block(device: torch.device) -> None:
             call()
     with pytest.raises(TypeError, match="double const"):
         squares(SQUARE.replace("const float*", "const double*"), grid=None, block=None).check()
+
+
+@pytest.mark.parametrize("architectures", [90, []])
+def test_wrong_architectures(architectures: object) -> None:
+    with pytest.raises(TypeError, match="architectures must be a str such as 'sm_90a', or a list"):
+        squares().check(architectures=architectures)
 
 
 def test_without_a_signature(device: torch.device) -> None:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton
+import triton_kernels
 from testing.scripts import start_script
 
 from cuda_source.sources import attributes
-from torch_xla_ext import CudaKernel, cuda_kernel, define_operator
+from torch_xla_ext import CudaKernel, cuda_kernel, define_operator, triton_call
 from torch_xla_ext.front_end import TorchXla
 from xla_kernels.cuda_source import device_timer, tuning
 from xla_kernels.launch import Launch
@@ -110,6 +112,31 @@ def test_the_fastest_is_chosen_once(
     assert block(*kernel(torch.randn(301, device=device))) == 256
     file.write_text("damaged")
     assert block(*squares()(x)) == 256
+
+
+def test_an_autotuned_triton_kernel(
+    gpu: Device, device: torch.device, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    x = torch.randn(400, device=device)
+
+    def call(kernel: object = triton_kernels.tuned) -> torch.Tensor:
+        grid = lambda meta: (-(-400 // meta["BLOCK"]),)  # noqa: E731
+        return triton_call(kernel, x, outputs=[x], n=400, grid=grid)[0]
+
+    gpu.times = {128: 2.0, 256: 1.0}  # threads, of 4 warps and of 8
+    for _ in range(2):
+        assert block(call()) == 256
+    assert attributes(call())["grid"] == "array<i32: 2, 1, 1>"
+    (arrays,) = gpu.arrays
+    assert list(map(str, [*arrays[0], *arrays[1]])) == ["F32[400]", "F32[400]"]
+    assert "tuned: BLOCK=256, num_warps=8" in capfd.readouterr().err
+    (file,) = (folder / "tuned").iterdir()
+    assert json.loads(file.read_text())["config"] == 1
+    # A configuration that does not compile is left out.
+    configs = [triton.Config({"BLOCK": 3}), triton.Config({"BLOCK": 64})]
+    assert block(call(triton.autotune(configs, ["n"])(triton_kernels.tuned.fn))) == 128
+    with pytest.raises(RuntimeError, match=r"none of its conf.*CompilationError"):
+        call(triton.autotune(configs[:1], ["n"])(triton_kernels.tuned.fn))
 
 
 @pytest.mark.parametrize(

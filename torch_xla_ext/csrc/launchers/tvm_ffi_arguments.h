@@ -16,7 +16,7 @@
 namespace torch_xla_ext::tvm_ffi {
 
 // A target lists its function's arguments, in order, as words; this is one of
-// them. torch_xla_ext/launchers/tvm_ffi.py writes them.
+// them. xla_kernels/tvm_ffi.py writes them.
 struct Word {
   enum Kind {
     kOperands,   // "args": all operands

@@ -5,13 +5,15 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "torch_xla_ext/csrc/launchers/compiled_kernel.h"
 #include "torch_xla_ext/csrc/launchers/compiled_kernel_handler.h"
 #include "torch_xla_ext/csrc/launchers/tvm_ffi_function.h"
-#include "torch_xla_ext/csrc/launchers/tvm_ffi_target.h"
+#include "torch_xla_ext/csrc/launchers/tvm_ffi_handler.h"
 #include "torch_xla_ext/csrc/python/subjects.h"
+#include "torch_xla_ext/csrc/registry/registration.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -53,6 +55,17 @@ void LaunchOnStream(const py::dict& attributes,
   }
 }
 
+void RegisterTvmFfi(const std::string& name, const std::string& platform,
+                    uintptr_t function, std::vector<std::string> arguments,
+                    bool in_graphs, std::string schema) {
+  CheckPlatform(platform);
+  XLA_FFI_Handler* const handler =
+      HandlerOf({name, platform == kHostPlatform, function,
+                 std::move(arguments), in_graphs, std::move(schema)});
+  RegisterTarget(name, reinterpret_cast<void*>(handler), platform,
+                 TargetApi::kFfi);
+}
+
 }  // namespace
 
 void DefineLaunchers(py::module_& module) {
@@ -71,9 +84,9 @@ void DefineLaunchers(py::module_& module) {
       py::arg("library"), py::arg("symbol"),
       "Returns the handle of a TVM-FFI function in a shared library; 0 if it "
       "does not exist.");
-  module.def("_xla_register_tvm_ffi_kernel", &RegisterTvmFfiKernel,
-             py::arg("name"), py::arg("platform"), py::arg("function"),
-             py::arg("arguments"), py::arg("in_graphs"), py::arg("schema"),
+  module.def("_xla_register_tvm_ffi_kernel", &RegisterTvmFfi, py::arg("name"),
+             py::arg("platform"), py::arg("function"), py::arg("arguments"),
+             py::arg("in_graphs"), py::arg("schema"),
              "Registers a TVM-FFI function, by its handle, as an FFI target.");
 }
 

@@ -27,7 +27,6 @@ from torch_xla_ext.front_end import TorchXla
 from torch_xla_ext.graph.errors import CaptureError
 from torch_xla_ext.graph.parallel_compilation import parallel_compilation
 from torch_xla_ext.graph.step import capture
-from torch_xla_ext.launchers.tvm_ffi import tvm_ffi_call
 from torch_xla_ext.registry.ffi_handlers import register_ffi_type
 from torch_xla_ext.registry.kernels import register_kernel
 from torch_xla_ext.registry.registration import (
@@ -40,6 +39,7 @@ from torch_xla_ext.tools.profiling import profile
 from torch_xla_ext.xla_options import compiler_options
 from xla_kernels.front_end import register as _register
 from xla_kernels.signature.schema import ArrayType
+from xla_kernels.tvm_ffi import tvm_ffi_call
 
 _register(TorchXla())
 
@@ -80,13 +80,13 @@ __version__ = torch_xla.__version__
 # Names that are imported when they are first used, with their modules.
 _LAZY = {
     "CudaKernel": "xla_kernels.cuda_source.kernel",
-    "TritonKernel": "torch_xla_ext.launchers.triton.kernel",
-    "compile_triton_kernel": "torch_xla_ext.launchers.triton.triton_call",
+    "TritonKernel": "xla_kernels.triton.kernel",
+    "compile_triton_kernel": "xla_kernels.triton.triton_call",
     "cuda_kernel": "xla_kernels.cuda_source.kernel",
     "load_kernels": "torch_xla_ext.launchers.packages.load",
     "register_torch_operator": "torch_xla_ext.launchers.torch_operator.register",
     "run_torch_operator": "torch_xla_ext.launchers.torch_operator.register",
-    "triton_call": "torch_xla_ext.launchers.triton.triton_call",
+    "triton_call": "xla_kernels.triton.triton_call",
 }
 
 

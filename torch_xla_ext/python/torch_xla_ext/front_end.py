@@ -5,14 +5,16 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 import torch_xla
 
-from torch_xla_ext.custom_call import compiled_kernel
+from torch_xla_ext.custom_call import compiled_kernel, parts
 from torch_xla_ext.operator import functionalization
 from torch_xla_ext.operator.cuda_kernel_call import CudaKernelCall
 from torch_xla_ext.operator.kernel_call import KernelCall
 from torch_xla_ext.registry import registration
+from torch_xla_ext.registry.registration import Target
 from xla_kernels.front_end import FrontEnd
 from xla_kernels.operator import torch_library
 from xla_kernels.operator.tensor_checks import Value
+from xla_kernels.signature.schema import Schema
 
 _XLAC = torch_xla._XLAC
 
@@ -21,6 +23,7 @@ class TorchXla(FrontEnd):
     """xla_kernels' FrontEnd for XLA tensors, and for PyTorch's own CPU and CUDA tensors."""
 
     name = "torch_xla_ext"
+    device_type = "xla"
     autocast_keys = ("AutocastCPU", "AutocastCUDA", "AutocastXLA")
     operator_call = KernelCall
     cuda_kernel_operator_call = CudaKernelCall
@@ -32,11 +35,46 @@ class TorchXla(FrontEnd):
     prepare_launch = staticmethod(compiled_kernel.prepare_launch)
     launch_prepared = staticmethod(_XLAC._xla_call_prepared)
     launch_now = staticmethod(compiled_kernel.launch_now)
+    parts = staticmethod(parts)
+    load_tvm_ffi = staticmethod(_XLAC._xla_load_tvm_ffi)
+    tvm_ffi_function = staticmethod(_XLAC._xla_tvm_ffi_function)
 
     def agreed(self, key: str, choose: Callable[[], str]) -> str:
         from torch_xla_ext.plugin import rendezvous  # which few programs need
 
         return rendezvous.agreed(key, choose)
+
+    def run_operator(
+        self, operator: torch._ops.OpOverload, *args: object, **options: object
+    ) -> list[torch.Tensor]:
+        from torch_xla_ext.launchers.torch_operator.register import run_operator
+
+        return run_operator(operator, *args, **options)
+
+    def assign(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        if torch._is_functional_tensor(tensor):
+            functionalization.replace(tensor, value)
+        else:
+            tensor.copy_(value)
+
+    def register_tvm_ffi(
+        self,
+        name: str,
+        platform: str,
+        function: int,
+        words: Sequence[str],
+        cuda_graph: bool,
+        library: object,
+        schema: Schema | None,
+    ) -> list[Target]:
+        target = Target(name, platform, "ffi")
+
+        def register() -> None:
+            text = schema.text if schema is not None else ""
+            _XLAC._xla_register_tvm_ffi_kernel(name, platform, function, words, cuda_graph, text)
+
+        registration.add(target, register, library, schema)
+        return [target]
 
     def platform(self) -> str:
         return registration.device_platform()

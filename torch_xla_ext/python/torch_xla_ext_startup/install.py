@@ -5,7 +5,6 @@ A function here that needs the package torch_xla_ext imports it when it is calle
 
 import functools
 
-from torch_xla_ext_startup import import_hooks, replacement
 from torch_xla_ext_startup.upstream_fixes import (
     decompositions,
     fused_optimizers,
@@ -16,6 +15,7 @@ from torch_xla_ext_startup.upstream_fixes import (
     training_steps,
 )
 from torch_xla_huggingface import upstream_fixes as huggingface
+from xla_kernels import import_hooks, replacement
 
 _KERNELS = "torch_xla.experimental.custom_kernel"
 _TRITON = "torch_xla.experimental.triton"
@@ -35,7 +35,7 @@ def install() -> None:
     import_hooks.when_imported([_KERNELS], _register_kernels)
     import_hooks.when_imported(["torch_xla", _WHILE_LOOP], _register_while_loop)
     # Replaces torch_xla's module, which needs jaxlib and launches every kernel with four warps.
-    import_hooks.alias(_TRITON, "torch_xla_ext.launchers.triton.upstream")
+    import_hooks.alias(_TRITON, "torch_xla_ext.launchers.upstream_triton")
 
 
 def _register_kernels() -> None:

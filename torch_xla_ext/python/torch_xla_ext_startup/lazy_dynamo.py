@@ -19,8 +19,8 @@ import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 
-from torch_xla_ext_startup import import_hooks
-from torch_xla_ext_startup.import_hooks import Run
+from xla_kernels import import_hooks
+from xla_kernels.import_hooks import Run
 
 _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
 # Modules, and those from which they import functions and classes that they only call.

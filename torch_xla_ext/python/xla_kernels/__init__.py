@@ -18,14 +18,18 @@ _MODULES = {
     "Schema": "signature.schema",
     "Tensors": "operator.tensor_checks",
     "Traits": "traits",
+    "TritonKernel": "triton.kernel",
     "Value": "operator.tensor_checks",
     "VmapInfo": "operator.batching",
     "client_create_options": "plugin.options",
+    "compile_triton_kernel": "triton.triton_call",
     "cuda_kernel": "cuda_source.kernel",
     "define_in_place_operator": "operator.define",
     "define_operator": "operator.define",
     "overlap": "operator.tensor_checks",
     "register_reference": "references",
+    "triton_call": "triton.triton_call",
+    "tvm_ffi_call": "tvm_ffi",
 }
 __all__ = list(_MODULES)
 

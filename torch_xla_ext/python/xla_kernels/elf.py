@@ -9,6 +9,7 @@ _PT_LOAD = 1
 _MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _SHT_DYNSYM = 11
 _STT_GNU_IFUNC = 10
+_STB_GLOBAL = 1
 
 
 def why_not_loadable(path: Path) -> str | None:
@@ -55,20 +56,23 @@ def _needed_size(path: Path, header: bytes) -> int:
     return needed
 
 
-def exported_functions(path: Path) -> list[str]:
+def exported_functions(path: Path, with_weak: bool = True) -> list[str]:
     """Return the names of the functions that a 64-bit little-endian library defines, sorted.
+
+    Args:
+        with_weak: also inline functions and instances of templates.
 
     Raises:
         ValueError: the file is damaged.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            return sorted(set(_dynamic_functions(data)))
+            return sorted(set(_dynamic_functions(data, with_weak)))
         except (struct.error, IndexError) as error:
             raise ValueError(f"{path}: damaged ELF file: {error}") from error
 
 
-def _dynamic_functions(data: mmap.mmap) -> list[str]:
+def _dynamic_functions(data: mmap.mmap, with_weak: bool) -> list[str]:
     (table,) = struct.unpack_from("<Q", data, 40)
     entry_size, count = struct.unpack_from("<HH", data, 58)
     sections = [
@@ -81,6 +85,8 @@ def _dynamic_functions(data: mmap.mmap) -> list[str]:
         strings = sections[link][4]
         for at in range(offset, offset + size, symbol_size):
             name, info, _, section = struct.unpack_from("<IBBH", data, at)
+            if not with_weak and info >> 4 != _STB_GLOBAL:
+                continue
             if info & 15 in (2, _STT_GNU_IFUNC) and section != 0:
                 begin = strings + name
                 names.append(data[begin : data.find(b"\0", begin)].decode(errors="replace"))

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 if TYPE_CHECKING:
     from xla_kernels.launch import Call, Launch
-    from xla_kernels.signature.schema import Schema
+    from xla_kernels.signature.schema import ArrayType, Schema
+
+
+class Parts(Protocol):
+    """A function's results for each part of a call's arrays; its repr has all of them."""
+
+    def at(self, operands: Sequence[object], results: Sequence[object]) -> object:
+        """Return the result for a device with these parts of the arrays."""
 
 
 class FrontEnd(abc.ABC):
@@ -18,6 +25,7 @@ class FrontEnd(abc.ABC):
 
     Attributes:
         name: the package's name, for errors.
+        device_type: PyTorch's name of its devices.
         autocast_keys: the dispatch keys of torch.autocast for the devices of its operators.
         operator_call: the class, derived from xla_kernels.operator.checked.OperatorCall, that makes
             the calls of an operator whose target is a kernel's name.
@@ -25,6 +33,7 @@ class FrontEnd(abc.ABC):
     """
 
     name: str
+    device_type: str
     autocast_keys: Sequence[str]
     operator_call: type
     cuda_kernel_operator_call: type
@@ -108,7 +117,7 @@ class FrontEnd(abc.ABC):
 
     @abc.abstractmethod
     def launch(self, call: Call) -> list[torch.Tensor]:
-        """Call a compiled kernel.
+        """Make a call.
 
         Raises:
             NotImplementedError: under a transform of PyTorch, or in a backward pass.
@@ -151,6 +160,74 @@ class FrontEnd(abc.ABC):
         self, prepared: object, operands: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Make the call that `prepare_launch` returned."""
+
+    def parts(
+        self,
+        caller: str,
+        function: Callable[[Sequence[torch.Tensor | None], Sequence[ArrayType]], object],
+        sharding_rule: str | None,
+        operands: Sequence[torch.Tensor | None],
+        results: Sequence[ArrayType],
+        aliases: Mapping[int, int] | None = None,
+    ) -> Parts | None:
+        """Call a user's function for each possible shape of a device's part of the arrays.
+
+        Args:
+            caller: prefix of error messages.
+            function: receives a part's operands, as meta tensors, and the types of its results.
+
+        Returns:
+            None if there is no rule, or only one device.
+        """
+        return None
+
+    # Launchers of other libraries' functions
+
+    @abc.abstractmethod
+    def run_operator(
+        self,
+        operator: torch._ops.OpOverload,
+        *args: object,
+        sharding_rule: str | None = None,
+        of_part: Callable[..., list[object]] | None = None,
+    ) -> list[torch.Tensor]:
+        """Run an operator that returns a list of tensors with its kernel for the CPU.
+
+        Args:
+            args: its arguments, with the device's tensors.
+            of_part: returns the arguments for a device's part of them and of the results.
+        """
+
+    @abc.abstractmethod
+    def assign(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """Write a value to one of the device's tensors."""
+
+    @abc.abstractmethod
+    def load_tvm_ffi(self, path: str) -> None:
+        """Load libtvm_ffi, unless it is loaded; raise RuntimeError if it cannot be used."""
+
+    @abc.abstractmethod
+    def tvm_ffi_function(self, library: str, symbol: str) -> int:
+        """Return the handle of a function in a TVM-FFI library; 0 if it has none of this name."""
+
+    @abc.abstractmethod
+    def register_tvm_ffi(
+        self,
+        name: str,
+        platform: str,
+        function: int,
+        words: Sequence[str],
+        cuda_graph: bool,
+        library: object,
+        schema: Schema | None,
+    ) -> list[object]:
+        """Register a TVM-FFI function, by its handle, as a target, and return the target.
+
+        Args:
+            words: the function's arguments, as csrc/launchers/tvm_ffi_arguments.h reads them.
+            library: the function's origin, which is kept alive.
+            schema: for checks of calls.
+        """
 
 
 _registered: FrontEnd | None = None

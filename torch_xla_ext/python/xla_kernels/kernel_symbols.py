@@ -2,7 +2,8 @@
 
 import ctypes
 import difflib
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from xla_kernels import libraries
@@ -42,6 +43,37 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 def entry(name: str, platform: str, api: str) -> str:
     """Return the symbol of a kernel's function for a platform and an API."""
     return name + ENTRIES[platform, api]
+
+
+def load(library: object, abi: str, options: Mapping[str, object]) -> ctypes.CDLL:
+    """Load the library of a kernel that is made with kernel.h; the arguments are register_kernel's.
+
+    Raises:
+        TypeError, ValueError: a wrong argument.
+    """
+    if abi != "kernel.h":
+        raise ValueError(f"register_kernel: abi must be 'kernel.h' or 'tvm-ffi', but is {abi!r}")
+    if options:
+        raise TypeError(f"register_kernel: {next(iter(options))} requires abi='tvm-ffi'")
+    if not isinstance(library, (str, os.PathLike)):
+        raise TypeError(
+            f"register_kernel: library must be a path, but is of type {type(library).__name__}"
+        )
+    return libraries.load(library)
+
+
+def names(library: ctypes.CDLL) -> list[str]:
+    """Return the kernels in a library that are made with kernel.h."""
+    exported = libraries.exported(library)
+    return [symbol.removesuffix("Schema") for symbol in exported if symbol.endswith("Schema")]
+
+
+def missing(path: object, library: ctypes.CDLL, name: str) -> AttributeError:
+    """Return the error for a library that has no kernel `name`."""
+    return AttributeError(
+        f"{path} has no kernel {name!r} made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST"
+        + libraries.alike(name, names(library) or libraries.exported(library))
+    )
 
 
 def schema_of(library: ctypes.CDLL, name: str) -> Schema | None:

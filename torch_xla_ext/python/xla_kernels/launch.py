@@ -86,6 +86,10 @@ class Launch:
     dependent: bool = False
     spread: bool = False
 
+    @property
+    def target(self) -> str:
+        return TARGET
+
     def attributes(self, parameters: Sequence[str]) -> dict[str, object]:
         """Return the target's attributes; `parameters` are words of the functions above."""
         numbers = {name: getattr(self, name) for name in ("grid", "block", "cluster")}
@@ -102,14 +106,31 @@ class Launch:
         }
 
 
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A function that has a target of its own.
+
+    Attributes:
+        target: the target's name.
+        kernel: the name in error messages.
+    """
+
+    target: str
+    kernel: str
+
+    def attributes(self, parameters: Mapping[str, object]) -> dict[str, object]:
+        """Return the target's attributes, which are the parameters."""
+        return dict(parameters)
+
+
 class Call(NamedTuple):
     """A launch with a call's arguments.
 
     Attributes:
-        launch: the kernel, and how it is launched.
+        launch: the kernel, and how it is launched; or a function.
         operands: the device's tensors.
         results: the results' types.
-        parameters: words of the functions above.
+        parameters: words of the functions above; for a Function its attributes.
         aliases: {result: operand} for results in an operand's buffer. The caller's tensors do not
             change.
         has_side_effect: XLA keeps the call even if nothing in the program uses its results.
@@ -122,10 +143,10 @@ class Call(NamedTuple):
         operand_layouts, result_layouts: as in traits.Traits.
     """
 
-    launch: Launch
+    launch: Launch | Function
     operands: Sequence[torch.Tensor]
     results: Sequence[ArrayType]
-    parameters: Sequence[str]
+    parameters: Sequence[str] | Mapping[str, object]
     aliases: Mapping[int, int]
     has_side_effect: bool = False
     num_hidden_results: int = 0

@@ -13,6 +13,8 @@ from xla_kernels import elf
 # The libraries by path, with the inode, time and size of the file when it was loaded.
 _loaded: dict[Path, tuple[tuple[int, int, int], ctypes.CDLL]] = {}
 _lock = threading.Lock()
+# In the mangled name of a function whose parameters have kernel.h's types.
+_KERNEL_TYPES = "13torch_xla_ext"
 _copies = tempfile.TemporaryDirectory(prefix="torch_xla_ext-")
 
 
@@ -45,8 +47,31 @@ def load(path: str | os.PathLike[str]) -> ctypes.CDLL:
                 f"{file} cannot be loaded: {error}; link it with the libraries that it needs (a "
                 "kernel that uses torch_xla_ext/kernel.h needs nothing from torch_xla)"
             ) from error
+        _refuse_replaced_functions(file, library)
         _loaded[file] = version, library
         return library
+
+
+def _refuse_replaced_functions(file: Path, library: ctypes.CDLL) -> None:
+    """Raise OSError if functions of a library's kernels are those of another library.
+
+    The dynamic loader looks for a function first in the libraries that were loaded with
+    RTLD_GLOBAL. If one has a `Launch` with the same parameters, the kernel would call that.
+    """
+    everywhere = ctypes.CDLL(None)
+    for name in exported(library, with_weak=False):
+        is_kernels = name.startswith("_Z") and _KERNEL_TYPES in name
+        other = function_of(everywhere, name) if is_kernels else None
+        if other is not None and _address(other) != _address(function_of(library, name)):
+            raise OSError(
+                f"{file}: its C++ function {name} would be replaced by that of a library that was "
+                "loaded with RTLD_GLOBAL: load that one without RTLD_GLOBAL, or declare the "
+                "function static or in an unnamed namespace"
+            )
+
+
+def _address(function: ctypes._CFuncPtr) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value
 
 
 def _mode(address: int, size: int) -> str:
@@ -111,13 +136,12 @@ def find(library: ctypes.CDLL, name: str, symbol: str) -> int:
             f"custom-call target {name!r}: {library._name} has no symbol {symbol!r}"
             + alike(symbol, exported(library))
         )
-    address = ctypes.cast(function, ctypes.c_void_p).value
-    return code_address(name, address, f"symbol {symbol!r} of {library._name}")
+    return code_address(name, _address(function), f"symbol {symbol!r} of {library._name}")
 
 
-def exported(library: ctypes.CDLL) -> list[str]:
+def exported(library: ctypes.CDLL, with_weak: bool = True) -> list[str]:
     try:
-        return elf.exported_functions(Path(library._name))
+        return elf.exported_functions(Path(library._name), with_weak)
     except (OSError, TypeError, ValueError):
         return []  # the process itself, for example
 

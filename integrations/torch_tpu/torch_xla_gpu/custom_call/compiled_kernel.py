@@ -1,4 +1,4 @@
-"""Launch compiled kernels as calls in torch-tpu's programs."""
+"""Make the calls of xla_kernels in torch-tpu's programs."""
 
 from __future__ import annotations
 
@@ -37,41 +37,52 @@ def _is_differentiated(operands: Sequence[torch.Tensor]) -> bool:
 class _Prepared:
     """A call without its operands."""
 
-    def __init__(self, made: custom_call.Prepared, written: frozenset[int]) -> None:
+    def __init__(self, made: custom_call.Prepared, written: frozenset[int], returned: int) -> None:
         self._made = made
         self._written = written
+        self._returned = returned  # the results without workspaces
 
     def __call__(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         # Copies, because a donated buffer is gone, but the caller's tensors must not change.
-        return self._made(
+        results = self._made(
             [
                 custom_call.copy(tensor) if i in self._written else tensor
                 for i, tensor in enumerate(operands)
             ]
         )
+        return results[: self._returned]
 
 
 def launch(call: Call) -> list[torch.Tensor]:
     """Implement FrontEnd.launch; raise ValueError if an operand is on another device."""
-    name = call.launch.kernel
-    for i, tensor in enumerate(call.operands):
+    return without_derivative(call.launch.kernel, call.operands, lambda: prepare_launch(call))
+
+
+def without_derivative(
+    name: str,
+    operands: Sequence[torch.Tensor],
+    prepare: Callable[[], Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]],
+) -> list[torch.Tensor]:
+    """Make a call of a function that PyTorch's transforms do not know."""
+    for i, tensor in enumerate(operands):
         if tensor.device.type != device.TYPE:
             raise ValueError(
-                f"cuda_kernel {name!r}: tensor {i} must be on the device {device.TYPE}, but is on "
+                f"kernel {name!r}: tensor {i} must be on the device {device.TYPE}, but is on "
                 f"{tensor.device}: move it there with .to({device.TYPE!r})"
             )
-    transforms.refuse(name, call.operands)
-    made = prepare_launch(call)
-    if _is_differentiated(call.operands):
-        return list(transforms.WithoutDerivative.apply(name, made, *call.operands))
-    return made(call.operands)
+    transforms.refuse(name, operands)
+    made = prepare()
+    if _is_differentiated(operands):
+        return list(transforms.WithoutDerivative.apply(name, made, *operands))
+    return made(operands)
 
 
 def prepare_launch(call: Call) -> _Prepared:
     """Implement FrontEnd.prepare_launch."""
-    register()
+    if call.launch.target == TARGET:
+        register()
     made = custom_call.prepare(
-        TARGET,
+        call.launch.target,
         [ArrayType.of(tensor) for tensor in call.operands],
         call.results,
         attributes=call.attributes(),
@@ -80,4 +91,5 @@ def prepare_launch(call: Call) -> _Prepared:
         operand_layouts=call.operand_layouts,
         has_side_effect=call.has_side_effect,
     )
-    return _Prepared(made, frozenset(call.aliases.values()))
+    returned = len(call.results) - call.num_hidden_results
+    return _Prepared(made, frozenset(call.aliases.values()), returned)

@@ -10,10 +10,7 @@ row-major, both for the compiler and at run time.
 from collections.abc import Callable, Sequence
 
 import torch
-from torch_tpu._internal.compile import _backend
 from torch_tpu._internal.compile.torch_tpu_compiled_executable import CompiledArtifact
-
-_compile = _backend.TpuBackend._compile_graph_module
 
 
 class _RowMajor(CompiledArtifact):
@@ -48,23 +45,23 @@ def _row_major(value: object) -> object:
     return value.clone(memory_format=torch.contiguous_format)
 
 
-def _compile_graph_module(
-    self: _backend.TpuBackend,
-    compiler_instance: object,
-    is_fwd: bool,
-    custom_module_name: str | None,
-    debug: object,
-    compiled_artifacts: list[CompiledArtifact],
-    graph_module: torch.fx.GraphModule,
-    example_inputs: Sequence[object],
-) -> Callable[..., object]:
-    others = (compiler_instance, is_fwd, custom_module_name, debug, compiled_artifacts)
-    if is_fwd:
-        return _compile(self, *others, graph_module, example_inputs)
-    inputs = [_row_major(each) for each in example_inputs]
-    return _RowMajor(_compile(self, *others, graph_module, inputs))
+def compile_graph_module(original: Callable[..., object]) -> Callable[..., object]:
+    """Replace TpuBackend._compile_graph_module."""
 
+    def compile_graph_module(
+        self: object,
+        compiler_instance: object,
+        is_fwd: bool,
+        custom_module_name: str | None,
+        debug: object,
+        compiled_artifacts: list[CompiledArtifact],
+        graph_module: torch.fx.GraphModule,
+        example_inputs: Sequence[object],
+    ) -> Callable[..., object]:
+        others = (compiler_instance, is_fwd, custom_module_name, debug, compiled_artifacts)
+        if is_fwd:
+            return original(self, *others, graph_module, example_inputs)
+        inputs = [_row_major(each) for each in example_inputs]
+        return _RowMajor(original(self, *others, graph_module, inputs))
 
-def install() -> None:
-    """Replace torch-tpu's method."""
-    _backend.TpuBackend._compile_graph_module = _compile_graph_module
+    return compile_graph_module

@@ -73,12 +73,12 @@ def install(platform: str) -> None:
         operators += _SCANS
     operators += [in_place for in_place, other in _IN_PLACE.items() if other in operators]
     for operator in operators:
-        _LIBRARY.impl(operator, _Fallback(operator), "PrivateUse1", allow_override=True)
+        _LIBRARY.impl(operator, Fallback(operator), "PrivateUse1", allow_override=True)
     if platform == "Host":
         for key in ("PrivateUse1", "AutogradPrivateUse1"):
             _LIBRARY.impl(_aten.repeat_interleave.self_Tensor, _repeated, key, allow_override=True)
     for operator in missing():
-        _LIBRARY.impl(operator, _Fallback(operator, warns=True), "PrivateUse1")
+        _LIBRARY.impl(operator, Fallback(operator, warns=True), "PrivateUse1")
 
 
 def _repeated(
@@ -128,7 +128,7 @@ def _returns_view(operator: torch._ops.OpOverload) -> bool:
     )
 
 
-class _Fallback:
+class Fallback:
     """A fallback that runs an operator on the CPU and copies its writes back."""
 
     def __init__(self, operator: torch._ops.OpOverload, warns: bool = False) -> None:

@@ -16,10 +16,10 @@ from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch_xla_ext_startup.replacement import temporarily_replaced
 
 from torch_xla_ext.attention.one_query import attention_of_one_query
 from xla_kernels.attention import cudnn
+from xla_kernels.replacement import temporarily_replaced
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
 _OPERATOR = torch.ops.aten.scaled_dot_product_attention.default

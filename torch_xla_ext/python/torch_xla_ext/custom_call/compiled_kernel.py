@@ -1,6 +1,6 @@
-"""Launch compiled kernels, in programs of torch_xla or on a CUDA stream.
+"""Make the calls of xla_kernels, in programs of torch_xla or on a CUDA stream.
 
-Triton kernels and kernels made with `cuda_kernel` are launched this way.
+Triton kernels, kernels made with `cuda_kernel` and functions of TVM-FFI are called this way.
 """
 
 import dataclasses
@@ -24,12 +24,15 @@ def launch_is_cacheable() -> bool:
 
 def launch(call: Call) -> list[torch.Tensor]:
     """Implement FrontEnd.launch."""
-    return custom_call(TARGET, list(call.operands), list(call.results), **_keywords(call))
+    return custom_call(
+        call.launch.target, list(call.operands), list(call.results), **_keywords(call)
+    )
 
 
 def prepare_launch(call: Call) -> object:
     """Implement FrontEnd.prepare_launch."""
-    return prepare(TARGET, list(call.operands), list(call.results), **_keywords(call))
+    target = call.launch.target
+    return prepare(target, list(call.operands), list(call.results), **_keywords(call))
 
 
 def _keywords(call: Call) -> dict[str, object]:

@@ -20,12 +20,12 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch_xla.debug import metrics
-from torch_xla_ext_startup.replacement import temporarily_replaced
 
 from torch_xla_ext.graph.bytecode import assigned_globals
 from torch_xla_ext.graph.errors import CaptureError, ReadError
 from torch_xla_ext.graph.guards import is_library, is_plain, same_plain
 from torch_xla_ext.graph.trace_fingerprint import Operation
+from xla_kernels.replacement import temporarily_replaced
 
 _XLAC = torch_xla._XLAC
 # Functions of the binary that run all pending operations.

@@ -1,20 +1,11 @@
 """Register a kernel: all its entries, or a function with another ABI."""
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from torch_xla_ext.registry import ffi_handlers, registration
 from torch_xla_ext.registry.platforms import PLATFORMS
 from torch_xla_ext.registry.registration import Target
-from xla_kernels import kernel_symbols, libraries
-
-# Functions that register kernels with ABIs other than kernel.h's, by the ABI's name.
-_loaders: dict[str, Callable[..., list[Target]]] = {}
-
-
-def add_abi(abi: str, loader: Callable[..., list[Target]]) -> None:
-    """Make ``register_kernel(name, library, abi=abi, **options)`` call `loader`."""
-    _loaders[abi] = loader
+from xla_kernels import kernel_symbols, libraries, tvm_ffi
 
 
 def register_kernel(
@@ -31,7 +22,7 @@ def register_kernel(
     <name>HostBundle return them as an XLA_FFI_Handler_Bundle.
 
     With ``abi="tvm-ffi"``, registers a TVM-FFI function
-    (`torch_xla_ext.launchers.tvm_ffi.register_tvm_ffi_kernel`).
+    (`xla_kernels.tvm_ffi.register_tvm_ffi_kernel`).
 
     Args:
         name: the target: the name in the kernel's signature.
@@ -55,18 +46,10 @@ def register_kernel(
 
 def _register(name: str, library: object, abi: str, options: Mapping[str, object]) -> list[Target]:
     registration.check_name("register_kernel", name)
-    if abi in _loaders:
-        return _loaders[abi](name, library, **options)
-    if abi != "kernel.h":
-        known = " or ".join(map(repr, ["kernel.h", *_loaders]))
-        raise ValueError(f"register_kernel: abi must be {known}, but is {abi!r}")
-    if options:
-        raise TypeError(f"register_kernel: {next(iter(options))} requires abi='tvm-ffi'")
-    if not isinstance(library, (str, os.PathLike)):
-        raise TypeError(
-            f"register_kernel: library must be a path, but is of type {type(library).__name__}"
-        )
-    loaded = libraries.load(library)
+    if abi == "tvm-ffi":
+        registration.check_choice("platform", options.get("platform", "CUDA"), PLATFORMS)
+        return tvm_ffi.register_tvm_ffi_kernel(name, library, **options)
+    loaded = kernel_symbols.load(library, abi, options)
     if kernel_symbols.schema_of(loaded, name) is None:
         bundles = [
             Target(name, platform, "ffi")
@@ -77,18 +60,13 @@ def _register(name: str, library: object, abi: str, options: Mapping[str, object
             for target in bundles:
                 registration.register_custom_call(name, loaded, platform=target.platform, api="ffi")
             return bundles
-        exported = libraries.exported(loaded)
-        if name in exported:
+        if name in libraries.exported(loaded):
             raise AttributeError(
                 f"{library} exports a function {name!r}, but no kernel made with XLA_KERNEL_CUDA "
                 "or XLA_KERNEL_HOST: register it with register_cuda_custom_call(name, library) if "
                 "it is (stream, buffers, opaque, opaque_len), or with register_custom_call"
             )
-        names = [n.removesuffix("Schema") for n in exported if n.endswith("Schema")]
-        raise AttributeError(
-            f"{library} has no kernel {name!r} made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST"
-            + libraries.alike(name, names or exported)
-        )
+        raise kernel_symbols.missing(library, loaded, name)
     registered = []
     for platform, api in kernel_symbols.ENTRIES:
         if libraries.function_of(loaded, kernel_symbols.entry(name, platform, api)) is not None:

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field
 
 import torch
 import torch_xla
-from torch_xla_ext_startup import replacement
 
 from torch_xla_ext import ops
 from torch_xla_ext.registry.platforms import platform_of
 from torch_xla_ext.registry.registration import registered_targets
+from xla_kernels import replacement
 from xla_kernels.cuda_source import nvrtc
 from xla_kernels.plugin import discovery
 from xla_kernels.plugin.errors import CudaRuntimeError, CudaRuntimeWarning

@@ -4,13 +4,6 @@ For debugging, `revert(name)` restores a library's own functions, and the enviro
 TORCH_XLA_EXT_WITHOUT_FIX=name[,name] leaves fixes out from the start.
 """
 
-from torch_xla_ext_startup.replacement import (
-    Fix,
-    active,
-    apply,
-    install,
-    revert,
-    temporarily_replaced,
-)
+from xla_kernels.replacement import Fix, active, apply, install, revert, temporarily_replaced
 
 __all__ = ["Fix", "active", "apply", "install", "revert", "temporarily_replaced"]

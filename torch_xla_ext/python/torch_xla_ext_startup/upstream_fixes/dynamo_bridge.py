@@ -20,8 +20,8 @@ import torch
 import torch_xla
 from torch.utils.checkpoint import CheckpointPolicy
 
-from torch_xla_ext_startup.replacement import temporarily_replaced
 from torch_xla_ext_startup.upstream_fixes import decompositions
+from xla_kernels.replacement import temporarily_replaced
 
 # docs/debugging.md documents this name, so programs may have configured the logger.
 _log = logging.getLogger("torch_xla_ext.openxla")

@@ -8,7 +8,8 @@ row replaces the functions that it names, and can be reverted.
 
 from functools import partial
 
-from torch_xla_ext_startup.replacement import Fix
+from xla_kernels.replacement import Fix
+from xla_kernels.triton.fixes import fixes
 
 _BACKEND = "torch._dynamo.backends.torchxla"
 _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
@@ -16,7 +17,6 @@ _SHARDING = "torch_xla.distributed.spmd.xla_sharding"
 _LOADER = "torch_xla.distributed.parallel_loader"
 _CHECKPOINTS = "torch_xla.experimental.distributed_checkpoint"
 _KERNELS = "torch_xla.experimental.custom_kernel"
-_TRITON = "torch_xla_ext.launchers.triton.launch_hooks"
 
 
 def _fix(name: str, versions: str, replaces: dict[str, str], **options: object) -> Fix:
@@ -403,34 +403,12 @@ FIXES = (
         everywhere=True,
     ),
     # Triton
-    Fix(
-        "triton_launches",
-        versions="triton 3.4 and later",
-        reason="kernel[grid](...) does not accept XLA tensors",
-        test="tests/launchers/triton_launch_test.py",
-        replaces={
-            "triton.runtime.jit:KernelInterface.__getitem__": f"{_TRITON}:getitem",
-            "triton.runtime.jit:JITFunction.run": f"{_TRITON}:run",
-        },
-        after=("torch_xla_ext",),
-    ),
-    Fix(
-        "triton_driver",
-        versions="triton 3.4 and later",
-        reason="without CUDA, torch.compile assumes that a Triton kernel writes to all its tensors",
-        test="tests/launchers/triton_launch_test.py",
-        replaces={
-            "triton.runtime.driver:_create_driver": f"{_TRITON}:create_driver",
-            # Before Triton 3.5, this keeps the function above.
-            "triton.runtime.driver:LazyProxy._initialize_obj": f"{_TRITON}:initialize_driver",
-        },
-        after=("torch_xla_ext",),
-    ),
+    *fixes("torch_xla_ext"),
     _torch(
         "triton_operators",
         reason="operators of torch.library.triton_op cannot write to functionalized tensors",
         test="tests/launchers/triton_launch_test.py",
-        replaces={"torch._library.triton:custom_op": f"{_TRITON}:custom_op"},
+        replaces={"torch._library.triton:custom_op": "xla_kernels.triton.launch_hooks:custom_op"},
         after=("torch_xla_ext", "triton.runtime.jit"),
     ),
 )

@@ -1,18 +1,27 @@
 """Read the architecture of a cubin or of PTX, and its kernels with their parameters."""
 
+import math
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _EM_CUDA = 190
 _SHT_SYMTAB = 2
 _STT_FUNC = 2
 _LOCAL = 0  # local symbols; kernels of templates are weak
-# In .nv.info: the format of an attribute with a size, and the attribute with a parameter's layout.
+# In .nv.info: the format of an attribute with a size, and the attributes with a block's dimensions
+# (of __launch_bounds__) and with a parameter's layout.
 _SIZED = 0x04
+_MOST_THREADS = 0x05
 _PARAMETER = 0x17
 _FATBIN_MAGIC = 0xBA55ED50
 _PTX_SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}
+# The most shared memory of a block, in bytes, by compute capability.
+_SHARED = {
+    **dict.fromkeys(("80", "87"), 163 << 10),
+    **dict.fromkeys(("86", "89", "120", "121"), 99 << 10),
+    **dict.fromkeys(("90", "100", "103"), 227 << 10),
+}
 
 
 @dataclass(frozen=True)
@@ -24,10 +33,21 @@ class Binary:
             driver looks for the GPU's code.
         kernels: the parameters' sizes in bytes, by kernel; None if the module does not contain
             them.
+        most_threads: the most threads of a block, by kernel with __launch_bounds__.
     """
 
     architecture: str
     kernels: dict[str, tuple[int, ...] | None]
+    most_threads: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def most_shared(self) -> int | None:
+        """The most shared memory of a block, in bytes; None if it depends on the GPU.
+
+        Only code for an exact architecture ("sm_90", "compute_90a") runs on no newer GPU.
+        """
+        kind, _, number = self.architecture.partition("_")
+        return None if kind == "compute" and number.isdigit() else _SHARED.get(number.rstrip("af"))
 
 
 def read(module: bytes) -> Binary:
@@ -46,7 +66,15 @@ def read(module: bytes) -> Binary:
     target = re.search(rb"^\s*\.target\s+sm_(\d+[af]?)", module, re.MULTILINE)
     if target is None:
         raise ValueError("it is neither a cubin, a fatbin nor PTX")
-    return Binary(f"compute_{target[1].decode()}", _ptx_kernels(module.decode(errors="replace")))
+    text = module.decode(errors="replace")
+    return Binary(f"compute_{target[1].decode()}", _ptx_kernels(text), _ptx_most_threads(text))
+
+
+def _ptx_most_threads(text: str) -> dict[str, int]:
+    """Return the product of the numbers of .maxntid between a kernel's head and its body."""
+    heads = re.findall(r"\.entry\s+([\w$]+)\s*(?:\([^)]*\))?([^{]*)\{", text)
+    found = ((name, re.search(r"\.maxntid\s+([\d, ]+)", rest)) for name, rest in heads)
+    return {name: math.prod(map(int, match[1].split(","))) for name, match in found if match}
 
 
 def _ptx_kernels(text: str) -> dict[str, tuple[int, ...] | None]:
@@ -88,6 +116,7 @@ def _read_cubin(module: bytes) -> Binary:
     names = content(names_index)
     sections = {text(names, header[0]): i for i, header in enumerate(headers)}
     kernels: dict[str, tuple[int, ...] | None] = {}
+    most_threads: dict[str, int] = {}
     for i, header in enumerate(headers):
         if header[1] != _SHT_SYMTAB:
             continue
@@ -96,13 +125,15 @@ def _read_cubin(module: bytes) -> Binary:
             name = text(strings, name_at)
             is_kernel = f".nv.info.{name}" in sections and f".text.{name}" in sections
             if info & 0xF == _STT_FUNC and info >> 4 != _LOCAL and is_kernel:
-                kernels[name] = _parameter_sizes(content(sections[f".nv.info.{name}"]))
-    return Binary(f"sm_{capability}", kernels)
+                kernels[name], threads = _attributes(content(sections[f".nv.info.{name}"]))
+                if threads is not None:
+                    most_threads[name] = threads
+    return Binary(f"sm_{capability}", kernels, most_threads)
 
 
-def _parameter_sizes(info: bytes) -> tuple[int, ...] | None:
-    """Return the sizes of a kernel's parameters, from its ELF attributes."""
-    sizes, at = {}, 0
+def _attributes(info: bytes) -> tuple[tuple[int, ...] | None, int | None]:
+    """Return the sizes of a kernel's parameters and the most threads, from its ELF attributes."""
+    sizes, threads, at = {}, None, 0
     while at + 4 <= len(info):
         layout, kind, value = struct.unpack_from("<BBH", info, at)
         at += 4
@@ -111,7 +142,9 @@ def _parameter_sizes(info: bytes) -> tuple[int, ...] | None:
         if kind == _PARAMETER and value == 12:
             _, number, _, bits = struct.unpack_from("<IHHI", info, at)
             sizes[number] = bits >> 18
+        elif kind == _MOST_THREADS and value == 12:
+            threads = math.prod(struct.unpack_from("<3I", info, at))
         at += value
     if sorted(sizes) != list(range(len(sizes))):
-        return None
-    return tuple(sizes[number] for number in range(len(sizes)))
+        return None, threads
+    return tuple(sizes[number] for number in range(len(sizes))), threads

@@ -180,5 +180,11 @@ def _remedy(log: str, source: Source) -> str:
     if "__nv_name_map" in log:
         kernels = re.findall(r"__global__[^;{}]*?(\w+)\s*\([^()]*\)\s*[{;]", source.text)
         has = ", ".join(dict.fromkeys(kernels)) or "no __global__ function"
-        return f"the name {source.name!r} is not a kernel's: the source has {has}"
+        text = f"the name {source.name!r} is not a kernel's: the source has {has}"
+        if source.name in kernels:
+            text += (
+                f"; if it is in a namespace or a template, name it 'ns::{source.name}' or "
+                f"'{source.name}<float>'; if it is overloaded, rename it"
+            )
+        return text
     return ""

@@ -260,9 +260,14 @@ class CudaKernel:
             TypeError, ValueError: as a call would raise.
             ImportError: NVRTC is missing.
         """
-        if isinstance(architectures, str):
-            architectures = [architectures]
-        targets = [_this_or(_DEFAULT)] if architectures is None else architectures
+        targets = [_this_or(_DEFAULT)]
+        if architectures is not None:
+            targets = [architectures] if isinstance(architectures, str) else architectures
+            if not isinstance(targets, (list, tuple)) or not targets:
+                raise TypeError(
+                    f"{self._where}: architectures must be a str such as 'sm_90a', or a list of "
+                    f"them that is not empty, but is {architectures!r}"
+                )
         kernel_checks.check(self.calls.variants, self.calls.configuration, args, targets)
 
     def compile(

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import functools
 import json
+import math
 import os
 import string
 import threading
@@ -40,16 +41,33 @@ class Kernel:
         function: the kernel's name in the module.
         parameters: the parameters, with their names, if known.
         sizes: the parameters' sizes in bytes; None if the module does not contain them.
+        most_threads, most_shared: a block's most threads and bytes of shared memory, if known.
     """
 
     module: bytes
     function: str
     parameters: tuple[Parameter, ...]
     sizes: tuple[int, ...] | None
+    most_threads: int | None = dataclasses.field(default=None, kw_only=True)
+    most_shared: int | None = dataclasses.field(default=None, kw_only=True)
 
     @functools.cached_property
     def digest(self) -> str:
         return launches.digest_of(self.function, self.module)
+
+    def check(self, where: str, launch: launches.Launch) -> None:
+        """Refuse a launch that the driver would refuse; raise ValueError."""
+        threads, most = math.prod(launch.block), self.most_threads
+        if most is not None and threads > most:
+            raise ValueError(
+                f"{where}: block must have at most {most} threads, as its __launch_bounds__ "
+                f"say, but is {launch.block}"
+            )
+        if self.most_shared is not None and launch.shared > self.most_shared:
+            raise ValueError(
+                f"{where}: shared_bytes must be at most {self.most_shared}, what a block can have, "
+                f"but is {launch.shared}"
+            )
 
     def words(self, where: str, arguments: Sequence[Argument]) -> list[str]:
         """Return the words of a launch with these arguments.
@@ -254,7 +272,11 @@ def _kernel(instance: Instance, declared: tuple[Parameter, ...] | None) -> Kerne
             f"kernel {instance.kernel} has {len(sizes)} parameters in the module, but "
             f"{len(parameters)} are declared"
         )
-    return Kernel(instance.module, instance.kernel, parameters, sizes)
+    return Kernel(
+        *(instance.module, instance.kernel, parameters, sizes),
+        most_threads=read.most_threads.get(instance.kernel),
+        most_shared=read.most_shared,
+    )
 
 
 def save(

@@ -121,7 +121,10 @@ class Variants:
                 f"{self.where}: a grid of {launch.grid} has no blocks, but the results have "
                 "elements"
             )
-        return launch, [] if kernel is None else kernel.words(self.where, arguments)
+        if kernel is None:
+            return launch, []
+        kernel.check(self.where, launch)
+        return launch, kernel.words(self.where, arguments)
 
     def _bound(self, request: Request, variant: Variant) -> Bound:
         bound = self.signature.bind(request.operands, request.results, request.parameters)

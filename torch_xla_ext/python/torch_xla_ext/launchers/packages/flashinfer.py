@@ -1,12 +1,14 @@
 """Signatures of FlashInfer's functions, because its libraries contain no signatures.
 
 FlashInfer builds each library with nvcc on first use, unless the package flashinfer-jit-cache has
-it. The signatures are those of FlashInfer 0.7.2 (csrc/*.cu).
+it. The signatures are those of FlashInfer 0.7.2 to 0.7.4 (csrc/*.cu).
 """
 
 import functools
 import importlib
 from pathlib import Path
+
+import torch
 
 NAMESPACE = "flashinfer"
 _FLOATS = "where T: F16 | BF16"
@@ -16,8 +18,30 @@ _ROPE = (
 )
 
 
+def _check_rank(input: torch.Tensor, **others: object) -> None:
+    if input.ndim not in (2, 3):
+        raise ValueError(
+            f"rmsnorm: operand 0 (input): expected rank 2 or 3 but got {input.ndim} "
+            f"{list(input.shape)}"
+        )
+
+
+def _check_rotary_dim(q: torch.Tensor, rotary_dim: int, **others: object) -> None:
+    """Refuse what makes the kernel read beyond a head, or at odd addresses."""
+    if rotary_dim % 16 or not 0 < rotary_dim <= q.shape[-1]:
+        raise ValueError(
+            f"rotary_dim: expected a multiple of 16, at most d = {q.shape[-1]}, but got "
+            f"{rotary_dim}"
+        )
+
+
+def _check_cache(q: torch.Tensor, cos_sin_cache: torch.Tensor, **others: object) -> None:
+    _check_rotary_dim(q, cos_sin_cache.shape[1])
+
+
 def _norm(rank: str) -> dict[str, object]:
     return {
+        "check": _check_rank,
         "signature": f"(input: T[{rank}, d], weight: T[d]) -> (out: T[{rank}, d]) {_FLOATS}",
         "parameters": "eps: f64, enable_pdl: bool",
         "arguments": "out input weight eps enable_pdl",
@@ -70,6 +94,7 @@ FUNCTIONS = {
             "parameters": "rotary_dim: i64, interleave: bool, rope_scale: f64, rope_theta: f64",
             "arguments": "q k q_rope k_rope pos_ids rotary_dim interleave rope_scale rope_theta",
             "defaults": {"interleave": False, "rope_scale": 1.0, "rope_theta": 1e4},
+            "check": _check_rotary_dim,
             "sharding_rule": "n h _, n k _, n -> n h _, n k _",
         },
     ),
@@ -81,6 +106,7 @@ FUNCTIONS = {
             "parameters": "interleave: bool",
             "arguments": "q k q_rope k_rope cos_sin_cache pos_ids interleave",
             "defaults": {"interleave": False},
+            "check": _check_cache,
             "sharding_rule": "n h _, n k _, _ _, n -> n h _, n k _",
         },
     ),
@@ -96,7 +122,12 @@ _GENERATORS = {
 def library(name: str) -> Path:
     """Return the path of the library with a function, which is compiled if necessary."""
     module, arguments, _ = FUNCTIONS[name]
-    jit = importlib.import_module(f"flashinfer.jit.{module}")
+    try:
+        jit = importlib.import_module(f"flashinfer.jit.{module}")
+    except ImportError as error:
+        raise ImportError(
+            f"load_kernels: FlashInfer cannot be imported: {error}; pip install flashinfer-python"
+        ) from error
     spec = getattr(jit, _GENERATORS[module])(*arguments)
     if not spec.is_compiled:
         spec.build()

@@ -68,7 +68,7 @@ def load_kernels(
         functions: for a TVM-FFI build, each function's options of ``register_kernel(…,
             abi="tvm-ffi")``: signature, parameters, arguments, cuda_graph, and symbol, which is by
             default the name, or ``<name>_cpu`` and ``<name>_cuda``; `defaults` of parameters;
-            sharding_rule as of `define_operator`.
+            sharding_rule and check as of `define_operator`.
         fakes: by operator, a fake function for torch.library.register_fake, for operators that come
             without one.
         sharding_rules: by operator, the sharding_rule of `register_torch_operator`.
@@ -84,15 +84,36 @@ def load_kernels(
             cannot, these raise the error when they are called.
         TypeError, ValueError: a wrong argument.
     """
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(
+            "load_kernels: source must be a folder's path or a package's name, but is of type "
+            f"{type(source).__name__}"
+        )
+    names = [names] if isinstance(names, str) else names
+    given = {
+        "names": names,
+        "functions": functions,
+        "fakes": fakes,
+        "sharding_rules": sharding_rules,
+    }
+
+    def allow(*options: str) -> None:
+        if wrong := [key for key, value in given.items() if value and key not in options]:
+            raise TypeError(f"load_kernels: {wrong[0]} has no effect on the kernels of {source}")
+
     fakes, rules = fakes or {}, sharding_rules or {}
+    folder = Path(source)
     if source == "flashinfer":
+        allow("names")
         return _flashinfer(names)
     if source in ("transformer_engine", "transformer_engine_jax"):
+        allow()
         return transformer_engine.load()
-    folder = Path(source)
     if folder.is_dir():
+        allow("functions", *([] if functions else ["fakes", "sharding_rules"]))
         return _folder(folder.resolve(), functions, fakes, rules)
     if isinstance(source, str) and _is_package(source):
+        allow("names", "fakes", "sharding_rules")
         return _package(source, names, fakes, rules)
     text = f"load_kernels: {source} is neither a folder nor an installed package"
     if isinstance(source, str) and source.count("/") == 1 and not source.startswith((".", "/")):

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import torch
 
-from torch_xla_ext.launchers.tvm_ffi import register_tvm_ffi_kernel
 from xla_kernels.operator.define import define_operator
 from xla_kernels.signature import parse
 from xla_kernels.signature.schema import Schema
+from xla_kernels.tvm_ffi import register_tvm_ffi_kernel
 
 _TYPES = {
     **{"bool": "bool", "str": "str", "i32": "int", "i64": "int", "f32": "float", "f64": "float"},
@@ -30,23 +30,24 @@ def define(
     """Define ``torch.ops.<namespace>.<name>(operands, parameters)``, which returns the results.
 
     Args:
-        options: options of `register_kernel`, the parameters' `defaults`, and `sharding_rule`.
+        options: options of `register_kernel`, the parameters' `defaults`, and of `define_operator`
+            `sharding_rule` and `check`.
         identity: the prefix of the library's target names; by default the namespace.
     """
     options = dict(options)
     if "signature" not in options:
         raise TypeError(f"load_kernels: {name}: a function of TVM-FFI needs a signature")
     defaults = options.pop("defaults", {})
-    rule = options.pop("sharding_rule", None)
+    of_operator = {key: options.pop(key, None) for key in ("sharding_rule", "check")}
     target = re.sub(r"\W", "_", f"{identity or namespace}_{name}")
     register_tvm_ffi_kernel(target, library, platform=platform, **{"symbol": name, **options})
     schema = parse.parse(target, options["signature"], options.get("parameters", ""))
     return define_operator(
         f"{namespace}::{name}({_arguments(schema, defaults)}) -> {_returns(schema)}",
         target=target,
-        sharding_rule=rule,
         environment=(),
         replace=True,
+        **of_operator,
     )
 
 

@@ -1,19 +1,21 @@
 """triton_call, which runs Triton kernels as custom calls."""
 
-import dataclasses
 import inspect
-import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch_xla
 
-from torch_xla_ext.custom_call import compiled_kernel, parts
-from torch_xla_ext.launchers.triton import descriptors
-from torch_xla_ext.launchers.triton.arguments_by_name import (
+from xla_kernels import front_end
+from xla_kernels import launch as launches
+from xla_kernels.cuda_source import tuning
+from xla_kernels.front_end import Parts
+from xla_kernels.launch import Call, Grid, Launch, normalized_grid
+from xla_kernels.plugin.driver import compute_capability
+from xla_kernels.signature.schema import ArrayType
+from xla_kernels.triton import descriptors
+from xla_kernels.triton.arguments_by_name import (
     Arguments,
     Given,
     bind,
@@ -22,22 +24,15 @@ from torch_xla_ext.launchers.triton.arguments_by_name import (
     computed,
     meta,
 )
-from torch_xla_ext.launchers.triton.kernel import (
+from xla_kernels.triton.kernel import (
     TritonKernel,
     compile_jit_function,
     part_of,
     replaced,
     tensors_in,
 )
-from torch_xla_ext.registry import registration
-from torch_xla_ext.sharding import Parts
-from xla_kernels import launch as launches
-from xla_kernels.launch import Call, Grid, Launch, normalized_grid
-from xla_kernels.plugin.driver import compute_capability
-from xla_kernels.signature.schema import ArrayType
 
 _THREADS_PER_WARP = 32
-_log = logging.getLogger(__name__)
 # A kernel of @triton.jit, @triton.heuristics or @triton.autotune, or a compiled one.
 Kernel = Any
 _OPTIONS = (
@@ -63,9 +58,8 @@ def triton_call(
                                grid=lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),))
 
     On a GPU, Triton compiles the kernel for GPU 0 when the call is traced, once for each
-    specialization. The configurations of an autotuned kernel are then timed on arrays of zeros of
-    these shapes, and the choice is kept for the process. On the CPU, Triton's interpreter runs the
-    kernel as a slow reference.
+    specialization. The configurations of an autotuned kernel are then timed, as those of
+    `cuda_kernel`. On the CPU, Triton's interpreter runs the kernel as a slow reference.
 
     Args:
         kernel: a function with @triton.jit, @gluon.jit, @triton.autotune or @triton.heuristics, or
@@ -100,7 +94,7 @@ def triton_call(
         RuntimeError: when the results are read, if the launch failed.
     """
     options = {key: keywords.pop(key) for key in _OPTIONS if key in keywords}
-    host = registration.device_platform() == "Host"
+    host = front_end.current().platform() == "Host"
     if isinstance(kernel, TritonKernel):
         parameters = _parameters_of_compiled(kernel, options, host)
         given = by_name(kernel.name, parameters, args, outputs, keywords)
@@ -144,13 +138,7 @@ def triton_call(
     call = _divided(name, lambda given: bound(config, given), given, grid, sharding_rule)
     if host:
         return _interpret(function, call)
-
-    def compiled(arguments: Arguments) -> TritonKernel:
-        return compile_jit_function(
-            function, arguments.values, arguments.options, compute_capability()
-        )
-
-    return _launch(compiled, call)
+    return _launch(lambda arguments: _compiled(function, arguments), call)
 
 
 class _Part(NamedTuple):
@@ -169,7 +157,7 @@ class _Call(NamedTuple):
 
     whole: _Part
     sharding_rule: str | None
-    parts: Parts[_Part] | None
+    parts: Parts | None
 
 
 def _divided(
@@ -203,7 +191,7 @@ def _divided(
         return part(Given(values, dict(zip(outputs, map(meta, results), strict=False))))
 
     tensors = tensors_in(whole.arguments.values)
-    found = parts(
+    found = front_end.current().parts(
         name,
         of_part,
         sharding_rule,
@@ -285,50 +273,34 @@ def _tuned(tuner: Kernel, name: str, bound: Callable[[object], Arguments], grid:
     """Return an autotuned kernel's fastest configuration on the device."""
     first = bound(tuner.configs[0])
     tensors = tensors_in(first.values)
-    key = (
-        tuner,
-        *((path, tuple(tensor.shape), tensor.dtype) for path, tensor in tensors.items()),
-        *((k, str(first.values[k])) for k in tuner.keys if k in first.values and k not in tensors),
-    )
+    types = {path: ArrayType.of(tensor) for path, tensor in tensors.items()}
+    keys = [(k, str(first.values[k])) for k in tuner.keys if k in first.values and k not in tensors]
+    key = tuner, *types.items(), *keys
     if key not in _choices:
-        times = {}
-        for config in tuner.configs:
+        function = _unwrapped(tuner)[1]
+
+        def prepared(config: object) -> tuple[Launch, Sequence[str]]:
+            arguments = bound(config)
+            part = _Part(arguments, normalized_grid(name, grid, arguments.values))
             try:
-                times[config] = _timed(tuner.fn, bound(config), grid)
-            except Exception as error:  # too much shared memory, for instance; as Triton does
-                _log.warning("%s: configuration %s is skipped: %s", name, config, error)
-        if not times:
-            raise RuntimeError(
-                f"{name}: none of its configurations can be launched; the warnings before say why"
-            )
-        _choices[key] = min(times, key=times.__getitem__)
-        _log.info("%s: tuned to %s of %d", name, _choices[key], len(tuner.configs))
+                call = _made(_compiled(function, arguments), part)
+            except Exception as error:  # of Triton's compiler: leave it out, as Triton does
+                raise RuntimeError(f"{type(error).__name__}: {error}") from error
+            return call.launch, call.parameters
+
+        number = tuning.choose(
+            name,
+            [{k: str(v) for k, v in config.all_kwargs().items()} for config in tuner.configs],
+            ["triton", function.cache_key, keys],
+            tuning.Arrays([types[path] for path in first.operands], first.results, first.aliases),
+            [lambda config=config: prepared(config) for config in tuner.configs],
+        )
+        _choices[key] = tuner.configs[number]
     return _choices[key]
 
 
-def _timed(kernel: Kernel, arguments: Arguments, grid: Grid) -> float:
-    """Return the seconds that 20 calls in one program take, on arrays of zeros."""
-    operands = arguments.operands
-
-    def zeros(path: str, value: object) -> object:
-        if path not in operands:
-            return value
-        return torch.zeros(value.shape, dtype=value.dtype).to(value.device)
-
-    values = {name: replaced(value, zeros, name) for name, value in arguments.values.items()}
-    trial = dataclasses.replace(arguments, values=values)
-    function = _unwrapped(kernel)[1]
-    compiled = compile_jit_function(function, trial.values, trial.options, compute_capability())
-    name = function.fn.__name__
-    part = _Part(trial, normalized_grid(name, grid, trial.values))
-    call = _made(compiled, part)._replace(has_side_effect=True)
-    times = []
-    for _ in range(3):  # the first one compiles
-        results = [compiled_kernel.launch(call)[0] for _ in range(20)]
-        begin = time.perf_counter()
-        torch_xla._XLAC._xla_sync_multi(results, [], True, True)
-        times.append(time.perf_counter() - begin)
-    return min(times)
+def _compiled(function: Kernel, arguments: Arguments) -> TritonKernel:
+    return compile_jit_function(function, arguments.values, arguments.options, compute_capability())
 
 
 def _parameters_of_compiled(
@@ -369,7 +341,7 @@ def _launch(compiled: Callable[[Arguments], TritonKernel], divided: _Call) -> li
     found = divided.parts  # without the tensors of the whole
     if found is not None:
         call = call._replace(local=lambda *part: made(found.at(*part)), local_values=found)
-    return compiled_kernel.launch(call)
+    return front_end.current().launch(call)
 
 
 def _made(kernel: TritonKernel, part: _Part) -> Call:
@@ -417,8 +389,7 @@ def _made(kernel: TritonKernel, part: _Part) -> Call:
 
 
 def _interpret(function: Kernel, call: _Call) -> list[torch.Tensor]:
-    from torch_xla_ext.launchers.torch_operator.register import run_operator
-    from torch_xla_ext.launchers.triton import interpreter
+    from xla_kernels.triton import interpreter
 
     def number(part: _Part, among: object = None) -> int:
         arguments, blocks = part
@@ -441,8 +412,8 @@ def _interpret(function: Kernel, call: _Call) -> list[torch.Tensor]:
         return [values[0], number(found.at(values[0], results))]
 
     tensors = tensors_in(call.whole.arguments.values)
-    return run_operator(
-        torch.ops.torch_xla_ext_triton.interpret.default,
+    return front_end.current().run_operator(
+        torch.ops.xla_kernels_triton.interpret.default,
         [tensors[path] for path in call.whole.arguments.operands],
         number(call.whole, found),
         sharding_rule=call.sharding_rule,

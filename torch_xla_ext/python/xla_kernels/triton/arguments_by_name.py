@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from torch_xla_ext.launchers.triton import descriptors
-from torch_xla_ext.launchers.triton.kernel import tensors_in
 from xla_kernels.signature.schema import ArrayType
+from xla_kernels.triton import descriptors
+from xla_kernels.triton.kernel import tensors_in
 
 
 @dataclasses.dataclass

@@ -8,18 +8,13 @@ from pathlib import Path
 from types import FunctionType
 
 import torch
-import torch_xla
 
-from torch_xla_ext.custom_call import Local, custom_call, parts
-from torch_xla_ext.registry import kernels, registration
-from torch_xla_ext.registry.platforms import PLATFORMS
-from torch_xla_ext.registry.registration import Target
-from xla_kernels import elf, libraries
+from xla_kernels import elf, front_end, libraries
 from xla_kernels import launch as launches
+from xla_kernels.launch import Call, Function
 from xla_kernels.signature import parse
 from xla_kernels.signature.schema import ArrayType, Schema
 
-_XLAC = torch_xla._XLAC
 _PREFIX = "__tvm_ffi_"
 # Handles of functions, by library path and name.
 _functions: dict[tuple[str, str], int] = {}
@@ -39,7 +34,7 @@ def register_tvm_ffi_kernel(
     signature: str | None = None,
     parameters: str = "",
     cuda_graph: bool = False,
-) -> list[Target]:
+) -> list[object]:
     """Register a TVM-FFI function as an FFI custom-call target.
 
     ::
@@ -81,8 +76,6 @@ def register_tvm_ffi_kernel(
         AttributeError: the library has no such function; the text suggests similar ones.
         TypeError, ValueError: a wrong argument.
     """
-    registration.check_name("register_kernel", name)
-    registration.check_choice("platform", platform, PLATFORMS)
     schema = None
     if signature is not None:
         schema = parse.parse(name, signature, parameters)
@@ -91,17 +84,8 @@ def register_tvm_ffi_kernel(
     words = _words(name, arguments, schema)
     _load_runtime(name)
     function = _handle(name, library, symbol)
-    target = Target(name, platform, "ffi")
-
-    def register() -> None:
-        text = schema.text if schema is not None else ""
-        _XLAC._xla_register_tvm_ffi_kernel(name, platform, function, words, cuda_graph, text)
-
-    registration.add(target, register, library, schema)
-    return [target]
-
-
-kernels.add_abi("tvm-ffi", register_tvm_ffi_kernel)
+    front = front_end.current()
+    return front.register_tvm_ffi(name, platform, function, words, cuda_graph, library, schema)
 
 
 def tvm_ffi_call(
@@ -205,24 +189,22 @@ def tvm_ffi_call(
         known = launches.computed([arrays.get(i, value) for i, value in enumerate(given)])
         return attributes | {f"argument_{i}": known[i] for i in computed}
 
-    platform = registration.device_platform()
-    name = _target_of(function, platform, words, cuda_graph)
-    local = None
+    front = front_end.current()
+    target = _target_of(function, front.platform(), words, cuda_graph)
+    call = Call(Function(target, "tvm_ffi_call"), operands, results, attributes, written)
+    call = call._replace(sharding_rule=sharding_rule)
     if computed:
-        found = parts("tvm_ffi_call", attributes_of, sharding_rule, operands, results, written)
+        found = front.parts(
+            "tvm_ffi_call", attributes_of, sharding_rule, operands, results, written
+        )
+        call = call._replace(parameters=attributes_of(operands, results))
         if found is not None:
-            local = Local(lambda *arrays: {"attributes": found.at(*arrays)}, found)
-        attributes = attributes_of(operands, results)
-    return custom_call(
-        name,
-        operands,
-        results,
-        attributes=attributes,
-        api="ffi",
-        aliases=written,
-        sharding_rule=sharding_rule,
-        local=local,
-    )
+
+            def local(inputs: Sequence[object], types: Sequence[object]) -> Call:
+                return call._replace(results=types, parameters=found.at(inputs, types))
+
+            call = call._replace(local=local, local_values=found)
+    return front.launch(call)
 
 
 def _target_of(function: object, platform: str, words: Sequence[str], cuda_graph: bool) -> str:
@@ -278,7 +260,7 @@ def _load_runtime(name: str) -> None:
             name="tvm_ffi",
         )
     try:
-        _XLAC._xla_load_tvm_ffi(str(found))
+        front_end.current().load_tvm_ffi(str(found))
     except RuntimeError as error:
         raise ImportError(
             f"custom-call target {name!r}: {found} cannot be used: {error}; "
@@ -307,7 +289,7 @@ def _handle(name: str, library: object, symbol: str | None) -> int:
         )
     loaded, symbol = libraries.load(library)._name, symbol or name
     if (loaded, symbol) not in _functions:
-        handle = _XLAC._xla_tvm_ffi_function(loaded, symbol)
+        handle = front_end.current().tvm_ffi_function(loaded, symbol)
         if not handle:
             exported = [f for f in elf.exported_functions(Path(loaded)) if f.startswith(_PREFIX)]
             names = [function.removeprefix(_PREFIX) for function in exported]

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 
-from torch_xla_ext_startup import import_hooks
+from xla_kernels import import_hooks
 
 WITHOUT_ENVIRONMENT = "TORCH_XLA_EXT_WITHOUT_FIX"
 _ABSENT = object()

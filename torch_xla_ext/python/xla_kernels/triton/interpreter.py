@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
-from torch_xla_ext_startup.replacement import temporarily_replaced
 
-from torch_xla_ext.launchers.triton.kernel import replaced
+from xla_kernels.replacement import temporarily_replaced
+from xla_kernels.triton.kernel import replaced
 
-_LIBRARY = torch.library.Library("torch_xla_ext_triton", "DEF")
+_LIBRARY = torch.library.Library("xla_kernels_triton", "DEF")
 _LIBRARY.define("interpret(Tensor[] operands, int call) -> Tensor[]")
 _lock = threading.RLock()
 
@@ -39,7 +39,9 @@ class Interpretation:
     def run(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         from triton.runtime.interpreter import InterpretedFunction
 
-        tensors = dict(zip(self.operands, operands, strict=True))
+        tensors = {
+            name: tensor.contiguous() for name, tensor in zip(self.operands, operands, strict=True)
+        }
         tensors |= {name: tensors[name].clone() for name in self.written}
         tensors |= {name: torch.zeros(s, dtype=d) for name, (s, d) in self.outputs.items()}
         with _lock, _interpreting():
@@ -81,7 +83,7 @@ def _fake(operands: Sequence[torch.Tensor], call: int) -> list[torch.Tensor]:
 
 
 _LIBRARY.impl("interpret", _run, "CPU")
-torch.library.register_fake("torch_xla_ext_triton::interpret", _fake, lib=_LIBRARY)
+torch.library.register_fake("xla_kernels_triton::interpret", _fake, lib=_LIBRARY)
 
 
 @contextlib.contextmanager

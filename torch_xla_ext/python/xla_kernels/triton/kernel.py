@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from torch_xla_ext.launchers.triton import descriptors
 from xla_kernels.launch import digest_of
+from xla_kernels.triton import descriptors
 
 # struct formats of the types in a compiled signature.
 _FORMATS = {

@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/launchers/tvm_ffi_target.h"
+#include "torch_xla_ext/csrc/launchers/tvm_ffi_handler.h"
 
 #include <array>
 #include <cstdint>
@@ -14,7 +14,6 @@
 #include "torch_xla_ext/csrc/launchers/cuda_driver.h"
 #include "torch_xla_ext/csrc/launchers/tvm_ffi_arguments.h"
 #include "torch_xla_ext/csrc/launchers/tvm_ffi_function.h"
-#include "torch_xla_ext/csrc/registry/registration.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace torch_xla_ext {
@@ -42,24 +41,12 @@ using xla::ffi::Ffi;
 using xla::ffi::RemainingArgs;
 using xla::ffi::RemainingRets;
 
-struct Kernel {
-  std::string name;
-  std::string platform;
-  tvm_ffi::Object* function;  // never freed: programs may call it
-  std::vector<std::string> arguments;
-  bool in_graphs;      // may be captured into CUDA graphs
-  std::string schema;  // Python checks calls with it; may be empty
+struct Kernel : TvmFfiKernel {
   std::vector<tvm_ffi::Word> words;
-
-  bool IsLike(const Kernel& other) const {
-    return name == other.name && platform == other.platform &&
-           function == other.function && arguments == other.arguments &&
-           in_graphs == other.in_graphs && schema == other.schema;
-  }
 };
 
 tvm_ffi::Device DeviceOf(const Kernel& kernel) {
-  if (kernel.platform == kHostPlatform) return {tvm_ffi::kCpu, 0};
+  if (kernel.on_host) return {tvm_ffi::kCpu, 0};
   const CudaDriver& driver = GetCudaDriver();
   CUdevice device = 0;
   driver.Check(driver.CtxGetDevice(&device), "cuCtxGetDevice");
@@ -71,8 +58,8 @@ void Run(const Kernel& kernel, void* stream, const RemainingArgs& args,
   const tvm_ffi::Device device = DeviceOf(kernel);
   const tvm_ffi::Arguments arguments(kernel.words, device, args, rets, attrs);
   const tvm_ffi::Environment environment(device, stream);
-  const tvm_ffi::Reference returned =
-      tvm_ffi::Call(kernel.function, arguments.values());
+  const tvm_ffi::Reference returned = tvm_ffi::Call(
+      reinterpret_cast<tvm_ffi::Object*>(kernel.function), arguments.values());
   const tvm_ffi::Object* object = returned.get();
   if (object == nullptr || object->type_index != tvm_ffi::kTensorObject) return;
   const auto* tensor = reinterpret_cast<const tvm_ffi::TensorObject*>(object);
@@ -95,7 +82,7 @@ xla::ffi::Error RunCatching(const Kernel& kernel, void* stream,
 }
 
 std::unique_ptr<Ffi> MakeHandler(const Kernel* kernel) {
-  if (kernel->platform == kHostPlatform) {
+  if (kernel->on_host) {
     return Ffi::Bind()
         .RemainingArgs()
         .RemainingRets()
@@ -138,13 +125,18 @@ constexpr std::array<XLA_FFI_Handler*, sizeof...(numbers)> MakeFunctions(
 constexpr auto kFunctions =
     MakeFunctions(std::make_index_sequence<kMaxTargets>());
 
-// Returns the C function for a kernel; equal kernels share one.
-XLA_FFI_Handler* FunctionOf(Kernel kernel) {
+}  // namespace
+
+XLA_FFI_Handler* HandlerOf(TvmFfiKernel kernel) {
   static std::mutex& mutex = *new std::mutex;
   static auto& kernels = *new std::vector<std::unique_ptr<Kernel>>;
+  std::vector<tvm_ffi::Word> words;
+  for (const std::string& word : kernel.arguments) {
+    words.push_back(tvm_ffi::Word::Parse(word));
+  }
   const std::lock_guard<std::mutex> lock(mutex);
   for (size_t i = 0; i < kernels.size(); ++i) {
-    if (kernels[i]->IsLike(kernel)) return kFunctions[i];
+    if (*kernels[i] == kernel) return kFunctions[i];
   }
   if (kernels.size() == kMaxTargets) {
     throw std::runtime_error("custom-call target " + kernel.name +
@@ -152,30 +144,10 @@ XLA_FFI_Handler* FunctionOf(Kernel kernel) {
                              std::to_string(kMaxTargets) +
                              " TVM-FFI targets already, which is the limit");
   }
-  kernels.push_back(std::make_unique<Kernel>(std::move(kernel)));
+  kernels.push_back(
+      std::make_unique<Kernel>(Kernel{std::move(kernel), std::move(words)}));
   handlers[kernels.size() - 1] = MakeHandler(kernels.back().get()).release();
   return kFunctions[kernels.size() - 1];
-}
-
-}  // namespace
-
-void RegisterTvmFfiKernel(const std::string& name, const std::string& platform,
-                          uintptr_t function,
-                          std::vector<std::string> arguments, bool in_graphs,
-                          std::string schema) {
-  CheckPlatform(platform);
-  Kernel kernel = {name,
-                   platform,
-                   reinterpret_cast<tvm_ffi::Object*>(function),
-                   std::move(arguments),
-                   in_graphs,
-                   std::move(schema),
-                   {}};
-  for (const std::string& word : kernel.arguments) {
-    kernel.words.push_back(tvm_ffi::Word::Parse(word));
-  }
-  RegisterTarget(name, reinterpret_cast<void*>(FunctionOf(std::move(kernel))),
-                 platform, TargetApi::kFfi);
 }
 
 }  // namespace torch_xla_ext

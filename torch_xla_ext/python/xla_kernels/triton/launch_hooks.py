@@ -1,4 +1,4 @@
-"""Make ``kernel[grid](...)`` and torch.library.triton_op accept XLA tensors.
+"""Make ``kernel[grid](...)`` and torch.library.triton_op accept the front end's tensors.
 
 A launch writes to some of the tensors. PyTorch determines from the kernel's code which ones; the
 launch becomes a `triton_call` with these tensors as aliases.
@@ -10,7 +10,8 @@ from types import FunctionType
 
 import torch
 
-from torch_xla_ext.launchers.triton.descriptors import is_descriptor
+from xla_kernels import front_end
+from xla_kernels.triton.descriptors import is_descriptor
 
 # A kernel under Triton's decorators, whose types have no stubs.
 Kernel = object
@@ -82,8 +83,8 @@ def create_driver(original: Callable[[], object]) -> Callable[[], object]:
     """
 
     def create() -> object:
-        from torch_xla_ext.launchers.triton.kernel import Driver
         from xla_kernels.plugin.driver import compute_capability
+        from xla_kernels.triton.kernel import Driver
 
         try:
             return original()
@@ -114,15 +115,14 @@ def _is_xla(value: object) -> bool:
         return any(map(_is_xla, value))
     if is_descriptor(value):
         return _is_xla(value.base)
-    return isinstance(value, torch.Tensor) and value.device.type == "xla"
+    return isinstance(value, torch.Tensor) and value.device.type == front_end.current().device_type
 
 
 def _launch(
     kernel: Kernel, grid: Kernel, args: Sequence[object], keywords: Mapping[str, object]
 ) -> None:
-    from torch_xla_ext.launchers.triton.kernel import tensors_in
-    from torch_xla_ext.launchers.triton.triton_call import triton_call
-    from torch_xla_ext.operator import functionalization
+    from xla_kernels.triton.kernel import tensors_in
+    from xla_kernels.triton.triton_call import triton_call
 
     function = kernel
     while type(function).__name__ in ("Autotuner", "Heuristics"):
@@ -143,10 +143,7 @@ def _launch(
     new_values = triton_call(kernel, *args, grid=grid, aliases=written, **keywords)
     with torch.no_grad():
         for name, new_value in zip(written, new_values, strict=True):
-            if torch._is_functional_tensor(tensors[name]):
-                functionalization.replace(tensors[name], new_value)
-            else:
-                tensors[name].copy_(new_value)
+            front_end.current().assign(tensors[name], new_value)
 
 
 def _written_parameters(
@@ -157,9 +154,7 @@ def _written_parameters(
     keywords: Mapping[str, object],
 ) -> list[str]:
     """Return the tensors that a kernel writes to; all of them if its code cannot be analyzed."""
-    from torch._higher_order_ops.triton_kernel_wrap import identify_mutated_tensors
-
-    from torch_xla_ext.launchers.triton.kernel import compiling_for
+    from xla_kernels.triton.kernel import compiling_for
 
     defaults = {
         name: parameter.default
@@ -186,8 +181,16 @@ def _written_parameters(
     key = f"{id(function)} { {name: shown(value) for name, value in values.items()} }"
     if key not in _written:
         with compiling_for(_ANY_CAPABILITY):
-            found = identify_mutated_tensors(
-                function, {name: like(value) for name, value in values.items()}, {}
-            )
-        _written[key] = function, [name for name in names if name in found]
+            found = _found_by_torch(function, {name: like(value) for name, value in values.items()})
+        tensors = [name for name in names if isinstance(values.get(name), torch.Tensor)]
+        _written[key] = function, [name for name in tensors if name in found]
     return _written[key][1]
+
+
+def _found_by_torch(function: Kernel, values: Mapping[str, object]) -> list[str]:
+    from torch._higher_order_ops import triton_kernel_wrap
+
+    if hasattr(triton_kernel_wrap, "identify_mutated_tensors"):  # before PyTorch 2.12
+        return triton_kernel_wrap.identify_mutated_tensors(function, values, {})
+    accesses = triton_kernel_wrap.identify_accessed_tensors(function, values, {})
+    return [each.name for each in accesses.read_writes.writes]

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 import torch_xla
 
-from torch_xla_ext.launchers.triton.triton_call import triton_call as call_kernel
 from xla_kernels.launch import Grid
+from xla_kernels.triton.triton_call import triton_call as call_kernel
 
 # A kernel under @triton.jit.
 Kernel = Any
