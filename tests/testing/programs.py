@@ -27,12 +27,12 @@ class Programs(list):
 
 
 @contextlib.contextmanager
-def compiled() -> Iterator[Programs]:
+def compiled(stage: str = "after_optimizations") -> Iterator[Programs]:
     """Collects the programs that are compiled in the block."""
-    before = set(_files())
+    before = set(_files(stage))
     programs = Programs()
     yield programs
-    programs += [file.read_text() for file in _files() if file not in before]
+    programs += [file.read_text() for file in _files(stage) if file not in before]
 
 
 def collectives(program: str) -> list[str]:
@@ -51,5 +51,5 @@ def shapes(program: str) -> set[tuple[int, ...]]:
     return {tuple(map(int, text.split(","))) for text in found}
 
 
-def _files() -> list[Path]:
-    return sorted(Path(_FOLDER.name).glob("*after_optimizations.txt"))
+def _files(stage: str) -> list[Path]:
+    return sorted(Path(_FOLDER.name).glob(f"*{stage}.txt"))
