@@ -67,7 +67,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
             )
         if attn_type != AttentionType.DECODER:
             raise UnsupportedError(
-                "vllm-xla-gpu does not support non-causal attention ({attn_type}); serve a "
+                f"vllm-xla-gpu does not support non-causal attention ({attn_type}); serve a "
                 "decoder-only model"
             )
         super().__init__(

@@ -399,7 +399,7 @@ WRONG: dict[type[Exception], list[tuple[Callable[[], object], str]]] = {
         ),
         (
             register_type("a", {"id": 1}),
-            r"FFI type 'a': expected a dictionary with the key 'type_id' .* got the keys "
+            r"FFI type 'a': expected a dictionary with the key 'type_id'.* got the keys "
             r"\['id'\]",
         ),
         (

@@ -170,7 +170,9 @@ def test_latent_attention(options: dict[str, object], text: str, models: Path) -
 
 
 def test_attention_to_the_tokens_that_follow() -> None:
-    with pytest.raises(UnsupportedError, match=r"follow \(encoder_only\); serve a decoder"):
+    with pytest.raises(
+        UnsupportedError, match=r"non-causal attention \(encoder_only\); serve a decoder"
+    ):
         XlaGpuAttention(2, 64, 1.0, 2, None, None, "auto", attn_type="encoder_only")
 
 
