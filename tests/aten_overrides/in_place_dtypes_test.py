@@ -68,7 +68,41 @@ def test_refused(name: str) -> None:
         assert "normal" in texts[1] or "not implemented for" in texts[1]
 
 
+def written(tensor: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    tensor[key] = value
+    return tensor
+
+
 COMPUTED: dict[str, Call] = {
+    "masked_fill with a complex number": lambda d: ones(d).masked_fill(
+        ones(d, torch.bool), torch.tensor(3 + 0j, device=d)
+    ),
+    "masked_fill_ with a complex number": lambda d: ones(d, torch.half).masked_fill_(
+        ones(d, torch.bool), torch.tensor(3 + 0j, device=d)
+    ),
+    "masked_fill of booleans with a complex number": lambda d: (ones(d) > 1).masked_fill(
+        ones(d, torch.bool), torch.tensor(1j, device=d)
+    ),
+    "x[mask] = an integer": lambda d: written(
+        ones(d, torch.float), ones(d, torch.bool), torch.tensor(3, device=d)
+    ),
+    "x[mask] = a double": lambda d: written(
+        ones(d), ones(d, torch.bool), torch.tensor([3.0], dtype=torch.double, device=d)
+    ),
+    "x[mask] = a complex number": lambda d: written(
+        ones(d), ones(d, torch.bool), torch.tensor(3 + 0j, device=d)
+    ),
+    "group_norm of halves": lambda d: F.group_norm(
+        torch.arange(12.0, device=d).view(1, 4, 3).half(),
+        2,
+        ones(d, torch.float) / 3,
+        ones(d, torch.float) / 7,
+    ),
+    "linear of a view with another bias": lambda d: F.linear(
+        torch.ones(2, 2, 6, device=d)[..., ::2],
+        torch.ones(4, 3, device=d),
+        ones(d, torch.double) / 3,
+    ),
     "mul_ by an integer": lambda d: aten.mul_.Scalar(ones(d), 3),
     "div_ of floats": lambda d: aten.div_.Scalar(ones(d, torch.float), 2),
     "cumsum_": lambda d: ones(d).cumsum_(0),

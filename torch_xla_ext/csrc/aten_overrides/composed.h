@@ -15,8 +15,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "torch_xla_ext/csrc/aten_overrides/in_place_checks.h"
+#include "torch_xla_ext/csrc/aten_overrides/strides.h"
 #include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
 namespace torch_xla_ext::aten_overrides {
@@ -84,6 +86,54 @@ inline at::Tensor Einsum(std::string_view equation, at::TensorList tensors,
     return at::native::einsum(equation, tensors, path);
   }
   return Upstream::einsum(equation, tensors, path);
+}
+
+// PyTorch's function adds a bias of another dtype where it does not call addmm,
+// which refuses it.
+inline at::Tensor LinearWithBias(const at::Tensor& input,
+                                 const at::Tensor& weight,
+                                 const std::optional<at::Tensor>& bias) {
+  if (!bias || !bias->defined() || !input.is_xla() ||
+      bias->scalar_type() == input.scalar_type()) {
+    return at::native::linear(input, weight, bias);
+  }
+  const std::optional<at::Tensor> strided = WithStrides(input);
+  TORCH_CHECK(input.dim() != 2 && strided && !strided->is_contiguous(),
+              "self and mat2 must have the same dtype, but got ",
+              bias->scalar_type(), " and ", weight.scalar_type());
+  const at::Tensor product = at::matmul(input, weight.t());
+  return at::add(product, *bias).to(product.scalar_type());
+}
+
+// PyTorch's functions read sizes that the tensors may not have, which crashes
+// the process.
+inline at::Tensor BatchNorm(const at::Tensor& input,
+                            const std::optional<at::Tensor>& weight,
+                            const std::optional<at::Tensor>& bias,
+                            const std::optional<at::Tensor>& running_mean,
+                            const std::optional<at::Tensor>& running_var,
+                            bool training, double momentum, double eps,
+                            bool cudnn_enabled) {
+  TORCH_CHECK_INDEX(input.dim() >= 2 || input.sym_numel() == 0,
+                    "batch_norm: expected an input with a batch and channels, "
+                    "but got one of ",
+                    input.sym_sizes());
+  return at::native::batch_norm(input, weight, bias, running_mean, running_var,
+                                training, momentum, eps, cudnn_enabled);
+}
+
+inline at::Tensor NllLossOfAnyRank(const at::Tensor& self,
+                                   const at::Tensor& target,
+                                   const std::optional<at::Tensor>& weight,
+                                   int64_t reduction,
+                                   c10::SymInt ignore_index) {
+  TORCH_CHECK_VALUE(self.dim() > 0, "Expected 1 or more dimensions (got 0)");
+  TORCH_CHECK_VALUE(self.dim() == 1 || target.dim() > 0,
+                    "Expected input batch_size (", self.sym_size(0),
+                    ") to match target batch_size, but the target has no "
+                    "dimensions.");
+  return at::native::nll_loss_nd_symint(self, target, weight, reduction,
+                                        std::move(ignore_index));
 }
 
 // PyTorch has no functionalization for this operator.

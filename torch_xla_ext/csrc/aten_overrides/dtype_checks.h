@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "torch_xla_ext/csrc/aten_overrides/checked_call.h"
+#include "torch_xla_ext/csrc/aten_overrides/size_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
 namespace torch_xla_ext::aten_overrides {
@@ -121,6 +122,7 @@ struct WithNumbers<kMeta, Result (*)(Args...)> {
 // A loss, either operand of which may be integers.
 inline void CheckLoss(const char* name, const at::Tensor& self,
                       const at::Tensor& target) {
+  CheckBroadcast(self, target);
   const at::ScalarType type = at::result_type(self, target);
   TORCH_CHECK(at::isFloatingType(type), name, ": not implemented for '", type,
               "'");

@@ -15,10 +15,21 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla_ext/csrc/aten_overrides/masked_fill.h"
 #include "torch_xla_ext/csrc/aten_overrides/strides.h"
 #include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
 namespace torch_xla_ext::aten_overrides {
+
+// The upstream kernel refuses strides that it does not know, such as those of
+// tensors without elements.
+inline at::Tensor AsStrided(const at::Tensor& self, at::IntArrayRef size,
+                            at::IntArrayRef stride,
+                            std::optional<int64_t> storage_offset) {
+  return c10::multiply_integers(size) == 0
+             ? at::empty(size, self.options())
+             : Upstream::as_strided(self, size, stride, storage_offset);
+}
 
 // torch.compile changes only the sizes of a tensor's stand-in. The upstream
 // kernel fails if the stand-in shares its data.
@@ -60,7 +71,11 @@ inline at::Tensor Index(const at::Tensor& self, const Indices& indices) {
 
 inline at::Tensor& IndexPut_(at::Tensor& self, const Indices& indices,
                              const at::Tensor& values, bool accumulate) {
-  return Upstream::index_put_(self, OfOneDtype(indices), values, accumulate);
+  // The dtype differs only if a mask is filled (indexing_checks.h).
+  const bool is_own = values.scalar_type() == self.scalar_type();
+  return Upstream::index_put_(self, OfOneDtype(indices),
+                              is_own ? values : ValueOfMask(self, values),
+                              accumulate);
 }
 
 inline at::Tensor& IndexPutImpl_(at::Tensor& self, const Indices& indices,
@@ -88,7 +103,11 @@ inline at::Tensor MaskedScatter(const at::Tensor& self, const at::Tensor& mask,
   const auto sizes = at::infer_size(self.sizes(), mask.sizes());
   const at::Tensor whole = at::expand_copy(self, sizes);
   if (whole.numel() == 0) return whole;
-  TORCH_CHECK(source.numel() > 0, "masked_scatter: source has no elements");
+  if (source.numel() == 0) {  // the gradient of a mask that selects nothing
+    TORCH_CHECK(!at::any(mask).item<bool>(),
+                "masked_scatter: source has no elements");
+    return whole;
+  }
   const at::Tensor selected = at::expand_copy(mask, sizes);
   const at::Tensor places =
       at::clamp_max(NumbersOfSelected(selected), source.numel() - 1);

@@ -10,11 +10,17 @@
 
 #include <algorithm>
 #include <optional>
+#include <type_traits>
 #include <vector>
+
+#include "torch_xla_ext/csrc/aten_overrides/size_checks.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
 namespace torch_xla_ext::aten_overrides {
 
-inline void CheckTake(const at::Tensor&, const at::Tensor& index) {
+inline void CheckTake(const at::Tensor& self, const at::Tensor& index) {
+  TORCH_CHECK_INDEX(self.numel() != 0 || index.numel() == 0,
+                    "take(): tried to take from an empty tensor");
   TORCH_CHECK(index.scalar_type() == at::kLong,
               "take(): Expected a long tensor for index, but got ",
               index.scalar_type());
@@ -36,11 +42,18 @@ inline void CheckAssignment(const at::Tensor& self,
     if (type == at::kBool || type == at::kByte) {
       const bool is_whole =
           indices.size() == 1 && values.dim() == 1 + self.dim() - index->dim();
-      TORCH_CHECK(
-          !is_whole || values.size(0) <= std::max<int64_t>(index->numel(), 1),
-          "shape mismatch: value tensor of shape ", values.sizes(),
-          " cannot be broadcast to indexing result of a mask of ",
-          index->sizes());
+      bool is_valid =
+          !is_whole || values.size(0) <= std::max<int64_t>(index->numel(), 1);
+      // The dimensions that follow the mask's.
+      for (int64_t j = 1; indices.size() == 1 && j <= values.dim() &&
+                          j <= self.dim() - index->dim();
+           ++j) {
+        is_valid &= values.size(-j) == 1 || values.size(-j) == self.size(-j);
+      }
+      TORCH_CHECK(is_valid, "shape mismatch: value tensor of shape ",
+                  values.sizes(),
+                  " cannot be broadcast to indexing result of a mask of ",
+                  index->sizes());
       return;
     }
     described.push_back(at::detail::empty_meta(index->sizes(), type));
@@ -59,6 +72,9 @@ inline void CheckAssignment(const at::Tensor& self,
 
 inline void CheckIndices(const at::Tensor& self,
                          const c10::List<std::optional<at::Tensor>>& indices) {
+  TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(),
+                    "too many indices for tensor of dimension ", self.dim(),
+                    " (got ", indices.size(), ")");
   int64_t dim = 0;
   for (size_t i = 0; i < indices.size(); ++i) {
     const std::optional<at::Tensor> index = indices.get(i);
@@ -78,15 +94,32 @@ inline void CheckIndices(const at::Tensor& self,
           "The shape of the mask ", index->sizes(), " at index ", i,
           " does not match the shape of the indexed tensor ", self.sizes());
     }
+    TORCH_CHECK_INDEX(is_mask || index->numel() == 0 || self.size(dim) != 0,
+                      "index is out of bounds for dimension with size 0");
     dim += is_mask ? index->dim() : 1;
   }
 }
 
+// Whether an assignment is `x[mask] = number`, whose dtype may be another one.
+inline bool FillsMask(const c10::List<std::optional<at::Tensor>>& indices,
+                      const at::Tensor& values, bool accumulate) {
+  if (accumulate || values.numel() != 1) return false;
+  size_t masks = 0;
+  for (const std::optional<at::Tensor> index : indices) {
+    if (!index || !index->defined()) continue;
+    if (index->scalar_type() != at::kBool && index->scalar_type() != at::kByte)
+      return false;
+    ++masks;
+  }
+  return masks == 1;
+}
+
 inline void CheckIndexPut(const at::Tensor& self,
                           const c10::List<std::optional<at::Tensor>>& indices,
-                          const at::Tensor& values) {
+                          const at::Tensor& values, bool accumulate) {
   CheckIndices(self, indices);
-  TORCH_CHECK_INDEX(self.scalar_type() == values.scalar_type(),
+  TORCH_CHECK_INDEX(self.scalar_type() == values.scalar_type() ||
+                        FillsMask(indices, values, accumulate),
                     "Index put requires the source and destination dtypes "
                     "match, got ",
                     self.scalar_type(), " for the destination and ",
@@ -94,16 +127,28 @@ inline void CheckIndexPut(const at::Tensor& self,
   CheckAssignment(self, indices, values);
 }
 
-inline void CheckIndexFill(const at::Tensor&, int64_t,
-                           const at::Tensor& index) {
+template <typename Value>
+void CheckIndexFill(const char* name, const at::Tensor& self, int64_t dim,
+                    const at::Tensor& index, const Value& value) {
+  CheckIndexed(name, self, dim, index);
+  if constexpr (std::is_same_v<Value, at::Tensor>) {
+    TORCH_CHECK(value.dim() == 0,
+                "index_fill_ only supports a 0-dimensional value tensor, but "
+                "got tensor with ",
+                value.dim(), " dimension(s).");
+  }
+  TORCH_CHECK(self.is_complex() || !IsComplex(value),
+              "index_fill_(): Converting complex Scalar to non-complex type is "
+              "not supported");
   TORCH_CHECK_INDEX(index.scalar_type() == at::kLong,
                     "index_fill_(): Expected dtype int64 for index.");
   TORCH_CHECK(index.dim() <= 1, "Index has to be a vector/scalar");
 }
 
-inline void CheckEmbedding(const at::Tensor& weight,
+inline void CheckEmbedding(const char* name, const at::Tensor& weight,
                            const at::Tensor& indices) {
   TORCH_CHECK(weight.dim() == 2, "'weight' must be 2-D");
+  CheckIndexed(name, weight, 0, indices);
   TORCH_CHECK(
       indices.scalar_type() == at::kLong || indices.scalar_type() == at::kInt,
       "Expected tensor for argument #1 'indices' to have one of the "
@@ -126,14 +171,32 @@ inline void CheckEmbeddingBag(const at::Tensor&, const at::Tensor& indices,
 inline void CheckIndexAdd(const at::Tensor& self, int64_t dim,
                           const at::Tensor& index, const at::Tensor& source,
                           const at::Scalar& alpha) {
-  if (source.numel() != 0) {
+  if (source.numel() != 0 && self.numel() != 0) {
     at::meta::index_add(self, dim, index, source, alpha);
+    return;
   }
+  CheckIndexed("index_add", self, dim, index);
+  const auto rest = [dim](const at::Tensor& tensor) {
+    std::vector<int64_t> sizes = tensor.sizes().vec();
+    if (!sizes.empty()) {
+      sizes.erase(sizes.begin() + at::maybe_wrap_dim(dim, tensor.dim()));
+    }
+    return sizes;
+  };
+  const int64_t count = source.dim() == 0 ? 1 : source.size(dim);
+  TORCH_CHECK(index.numel() == count, "index_add_(): Number of indices (",
+              index.numel(), ") should be equal to source.size(dim): (", count,
+              ")");
+  TORCH_CHECK(self.dim() != source.dim() || rest(self) == rest(source),
+              "source tensor shape must match self tensor shape, excluding the "
+              "specified dimension. Got self.shape = ",
+              self.sizes(), " source.shape = ", source.sizes());
 }
 
 // torch_xla's own functions copy integers of one type to another.
 inline void CheckIndexCopy(const at::Tensor& self, int64_t dim,
                            const at::Tensor& index, const at::Tensor& source) {
+  CheckIndexed("index_copy", self, dim, index);
   at::meta::index_copy(
       self, dim, index,
       at::detail::empty_meta(source.sizes(), self.scalar_type()));
@@ -142,6 +205,7 @@ inline void CheckIndexCopy(const at::Tensor& self, int64_t dim,
 inline void CheckIndexSelect(const at::Tensor& self, int64_t dim,
                              const at::Tensor& index) {
   at::maybe_wrap_dim(dim, self.dim());
+  CheckIndexed("index_select", self, dim, index);
   TORCH_CHECK_INDEX(index.dim() <= 1,
                     "index_select(): Index is supposed to be a vector");
   TORCH_CHECK(
@@ -155,6 +219,8 @@ inline void CheckPut(at::Tensor& self, const at::Tensor& index,
                     "put_(): Expected source and index to have the same number "
                     "of elements, but got source with ",
                     source.numel(), " elements, index with ", index.numel());
+  TORCH_CHECK_INDEX(self.numel() != 0 || index.numel() == 0,
+                    "put_(): Tried to put elements into an empty tensor");
   TORCH_CHECK(index.scalar_type() == at::kLong,
               "put_(): Expected a long tensor for index, but got ",
               index.scalar_type());

@@ -14,9 +14,11 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 
 #include "torch_xla_ext/csrc/aten_overrides/dtype_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/pooling.h"
+#include "torch_xla_ext/csrc/aten_overrides/size_checks.h"
 
 namespace torch_xla_ext::aten_overrides {
 
@@ -92,13 +94,14 @@ void CheckCumulative(const at::Tensor& self, int64_t dim,
 
 template <typename Other>
 void CheckShift(const at::Tensor& self, const Other& other) {
+  if constexpr (std::is_same_v<Other, at::Tensor>) CheckBroadcast(self, other);
   const at::ScalarType type = at::result_type(self, other);
   TORCH_CHECK(at::isIntegralType(type, /*includeBool=*/false),
               "shift: not implemented for '", type, "'");
 }
 
-inline void CheckRsubOfNumber(const at::Tensor& self) {
-  TORCH_CHECK(self.scalar_type() != at::kBool,
+inline void CheckSubOfNumber(const at::Tensor& self, const at::Scalar& other) {
+  TORCH_CHECK(self.scalar_type() != at::kBool && !other.isBoolean(),
               "Subtraction, the `-` operator, with a bool tensor is not "
               "supported. If you are trying to invert a mask, use the `~` or "
               "`logical_not()` operator instead.");
@@ -110,6 +113,7 @@ inline void CheckAbs(const at::Tensor& self) {
 }
 
 inline void CheckFloorDivide(const at::Tensor& self, const at::Tensor& other) {
+  CheckBroadcast(self, other);
   TORCH_CHECK(at::result_type(self, other) != at::kBool,
               "floor_divide: not implemented for 'Bool'");
 }
@@ -136,14 +140,22 @@ inline void CheckBinaryCrossEntropyBackward(const at::Tensor&,
   CheckBinaryCrossEntropy(self, target);
 }
 
-// PyTorch's composition multiplies 1 - target in place.
-inline void CheckLossOfLogits(const at::Tensor& self,
-                              const at::Tensor& target) {
-  CheckRsubOfNumber(target);
-  const at::ScalarType type = at::result_type(self, target);
-  TORCH_CHECK(c10::canCast(type, target.scalar_type()), "result type ", type,
-              " can't be cast to the desired output type ",
-              target.scalar_type());
+inline void CheckComplex(const at::Tensor& a, const at::Tensor& b) {
+  const auto is_computed = [](const at::Tensor& tensor) {
+    return tensor.scalar_type() == at::kFloat ||
+           tensor.scalar_type() == at::kDouble ||
+           tensor.scalar_type() == at::kHalf;
+  };
+  TORCH_CHECK(is_computed(a) && is_computed(b),
+              "Expected both inputs to be Half, Float or Double tensors but "
+              "got ",
+              a.scalar_type(), " and ", b.scalar_type());
+  TORCH_CHECK(a.scalar_type() == b.scalar_type(),
+              "Expected object of scalar type ", a.scalar_type(),
+              " but got scalar type ", b.scalar_type(), " for second argument");
+  TORCH_CHECK_NOT_IMPLEMENTED(a.scalar_type() != at::kHalf,
+                              "XLA has no complex numbers of 16 bits: convert "
+                              "the tensors to float32");
 }
 
 inline void CheckBitwiseShift(const at::Tensor& self, const at::Tensor& other) {
@@ -155,14 +167,6 @@ inline void CheckBitwiseNot(const at::Tensor& self) {
   at::meta::bitwise_not(self);
   TORCH_CHECK(at::isIntegralType(self.scalar_type(), /*includeBool=*/true),
               "bitwise_not: not implemented for '", self.scalar_type(), "'");
-}
-
-inline void CheckSizes(c10::SymIntArrayRef sizes) {
-  for (const c10::SymInt& size : sizes) {
-    TORCH_CHECK(size.is_symbolic() || size.as_int_unchecked() >= 0,
-                "Trying to create tensor with negative dimension ", size, ": ",
-                sizes);
-  }
 }
 
 inline void CheckFill(at::Tensor&, const at::Tensor& value) {
@@ -205,29 +209,6 @@ inline void CheckPixelShuffle(const at::Tensor& self, int64_t factor) {
               self.size(-3), " is not divisible by ", factor * factor);
 }
 
-inline void CheckReflectionPad(const at::Tensor& self,
-                               c10::SymIntArrayRef padding) {
-  for (size_t i = 0; i < padding.size(); ++i) {
-    const int64_t dim = static_cast<int64_t>(i) / 2;
-    if (dim >= self.dim()) return;
-    TORCH_CHECK(padding[i] < self.size(-1 - dim),
-                "Padding size should be less than the corresponding input "
-                "dimension, but got: padding ",
-                padding, " at dimension ", self.dim() - 1 - dim, " of input ",
-                self.sizes());
-  }
-}
-
-inline void CheckUpsampled(const at::Tensor& self,
-                           c10::SymIntArrayRef output_size) {
-  for (const c10::SymInt& size : output_size) {
-    TORCH_CHECK(size > 0,
-                "Input and output sizes should be greater than 0, but got "
-                "input ",
-                self.sizes(), " output ", output_size);
-  }
-}
-
 inline void CheckSvd(const at::Tensor& self) {
   TORCH_CHECK(self.dim() >= 2,
               "linalg.svd: The input tensor A must have at least 2 "
@@ -252,11 +233,20 @@ inline void CheckParameter(const char* name, const at::Tensor& input,
               ", but got ", parameter->scalar_type());
 }
 
+inline void CheckParameters(const char* name, const at::Tensor& input,
+                            const std::optional<at::Tensor>& weight,
+                            const std::optional<at::Tensor>& bias) {
+  CheckParameter(name, input, weight);
+  CheckParameter(name, input, bias);
+  if (weight && weight->defined() && bias && bias->defined()) {
+    CheckSameType(name, *weight, *bias);
+  }
+}
+
 inline void CheckLayerNorm(const at::Tensor& input, c10::SymIntArrayRef,
                            const std::optional<at::Tensor>& weight,
                            const std::optional<at::Tensor>& bias) {
-  CheckParameter("layer_norm", input, weight);
-  CheckParameter("layer_norm", input, bias);
+  CheckParameters("layer_norm", input, weight, bias);
 }
 
 inline void CheckBatchNorm(const at::Tensor& input,
@@ -267,6 +257,10 @@ inline void CheckBatchNorm(const at::Tensor& input,
   CheckFractions("batch_norm", input);
   for (const auto* const parameter : {&weight, &bias, &mean, &var}) {
     CheckParameter("batch_norm", input, *parameter);
+    if (!*parameter || !(*parameter)->defined()) continue;
+    TORCH_CHECK((*parameter)->sizes() == at::IntArrayRef(input.size(1)),
+                "batch_norm: expected statistics and parameters of size ",
+                input.size(1), ", but got ", (*parameter)->sizes());
   }
 }
 
@@ -323,7 +317,7 @@ template <auto kMeta>
 void CheckAddedMatmul(const char* name, const at::Tensor& self,
                       const at::Tensor& a, const at::Tensor& b,
                       const at::Scalar& beta, const at::Scalar& alpha) {
-  kMeta(self, a, b, beta, alpha);
+  CheckAdded(self, kMeta(self, a, b, beta, alpha).sizes());
   CheckProduct(name, a, b);
   CheckSameType(name, self, a);
 }
@@ -334,6 +328,11 @@ inline void CheckConvolution(const at::Tensor& input, const at::Tensor& weight,
                              c10::SymIntArrayRef dilation, bool transposed,
                              c10::SymIntArrayRef output_padding) {
   CheckSameType("convolution", input, weight);
+  for (int64_t i = 2; i < weight.dim(); ++i) {
+    TORCH_CHECK(weight.size(i) > 0,
+                "kernel size should be greater than zero, but got a weight of ",
+                weight.sizes());
+  }
   if (bias && bias->defined()) CheckSameType("convolution", input, *bias);
   if (!transposed) return;
   for (size_t i = 0; i < output_padding.size(); ++i) {
@@ -345,12 +344,15 @@ inline void CheckConvolution(const at::Tensor& input, const at::Tensor& weight,
   }
 }
 
-inline void CheckWhere(const at::Tensor& condition) {
+inline void CheckWhere(const at::Tensor& condition, const at::Tensor& self,
+                       const at::Tensor& other) {
   TORCH_CHECK(condition.scalar_type() == at::kBool ||
                   condition.scalar_type() == at::kByte,
               "where expected condition to be a boolean tensor, but got a "
               "tensor with dtype ",
               condition.scalar_type());
+  at::infer_size(at::infer_size(self.sizes(), other.sizes()),
+                 condition.sizes());
 }
 
 inline void CheckMask(const at::Tensor& mask) {
@@ -364,6 +366,7 @@ inline void CheckMaskedFillOfNumber(const at::Tensor& self,
                                     const at::Tensor& mask,
                                     const at::Scalar& value) {
   CheckMask(mask);
+  CheckBroadcast(self, mask);
   AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(at::kBool, at::kHalf, at::kBFloat16,
                                          self.scalar_type(), "masked_fill_",
                                          [&] { value.to<scalar_t>(); });
@@ -377,13 +380,11 @@ inline void CheckEye(c10::SymInt n, c10::SymInt m) {
 inline void CheckMaskedFill(const at::Tensor& self, const at::Tensor& mask,
                             const at::Tensor& value) {
   CheckMask(mask);
+  CheckBroadcast(self, mask);
   TORCH_CHECK(value.dim() == 0,
               "masked_fill_ only supports a 0-dimensional value tensor, but "
               "got tensor with ",
               value.dim(), " dimension(s).");
-  TORCH_CHECK(self.is_complex() || !value.is_complex(),
-              "value cannot be converted to type ", self.scalar_type(),
-              " without overflow");
 }
 
 inline void CheckTopk(const at::Tensor& self, c10::SymInt k, int64_t dim,

@@ -45,6 +45,12 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> LinalgSvd(
   return Upstream::_linalg_svd(self, full_matrices, compute_uv, driver);
 }
 
+// XLA cannot decompose matrices without elements.
+inline at::Tensor Cholesky(const at::Tensor& self, bool upper) {
+  return self.numel() == 0 ? at::empty(self.sizes(), self.options())
+                           : Upstream::cholesky(self, upper);
+}
+
 // The upstream kernel takes the p-th root even if p is 0 or infinite.
 inline at::Tensor PdistForward(const at::Tensor& self, double p) {
   if (p == 0 || std::isinf(p)) return OnCpu<at::_ops::_pdist_forward>(self, p);

@@ -35,14 +35,6 @@ inline at::Tensor SmoothL1Loss(const at::Tensor& self, const at::Tensor& target,
                                   beta);
 }
 
-// PyTorch's kernel multiplies in place, which upstream does not check.
-inline at::Tensor SoftMarginLoss(const at::Tensor& self,
-                                 const at::Tensor& target, int64_t reduction) {
-  const at::Tensor product =
-      at::mul(at::neg(target).to(self.scalar_type()), self);
-  return Reduced(at::log1p(at::exp(product)), reduction);
-}
-
 // PyTorch converts the product with the weight to the type of the loss.
 inline std::optional<at::Tensor> WeightOf(
     const at::Tensor& self, const std::optional<at::Tensor>& weight) {

@@ -2,6 +2,8 @@
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_NORMALIZATION_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_NORMALIZATION_H_
 
+#include <ATen/NativeFunctions.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -9,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "torch_xla_ext/csrc/aten_overrides/kernel_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
 namespace torch_xla_ext::aten_overrides {
@@ -156,6 +159,32 @@ inline ThreeTensors NativeBatchNormLegitNoStats(
     double eps) {
   return NativeBatchNorm(input, weight, bias, std::nullopt, std::nullopt,
                          training, momentum, eps);
+}
+
+// PyTorch's composition promotes 16-bit inputs to the dtype of float32
+// parameters, and rounds before it applies parameters of 16 bits.
+inline ThreeTensors NativeGroupNorm(const at::Tensor& input,
+                                    const std::optional<at::Tensor>& weight,
+                                    const std::optional<at::Tensor>& bias,
+                                    int64_t n, int64_t c, int64_t hxw,
+                                    int64_t group, double eps) {
+  CheckFractions("group_norm", input);
+  CheckParameters("group_norm", input, weight, bias);
+  if (!Has16Bits(input)) {
+    return at::native::math_group_norm(input, weight, bias, n, c, hxw, group,
+                                       eps);
+  }
+  const auto in_float32 = [](const std::optional<at::Tensor>& parameter) {
+    return IsGiven(parameter) ? std::optional(parameter->to(at::kFloat))
+                              : std::nullopt;
+  };
+  const auto [result, mean, rstd] =
+      at::native::math_group_norm(input.to(at::kFloat), in_float32(weight),
+                                  in_float32(bias), n, c, hxw, group, eps);
+  const std::optional<at::Tensor>& parameter = IsGiven(weight) ? weight : bias;
+  const at::ScalarType type =
+      IsGiven(parameter) ? parameter->scalar_type() : input.scalar_type();
+  return {result.to(input.scalar_type()), mean.to(type), rstd.to(type)};
 }
 
 // The upstream kernel computes only gradients in training, and fails in

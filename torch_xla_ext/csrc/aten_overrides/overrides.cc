@@ -29,6 +29,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/layer_norm.h"
 #include "torch_xla_ext/csrc/aten_overrides/linear_algebra.h"
 #include "torch_xla_ext/csrc/aten_overrides/losses.h"
+#include "torch_xla_ext/csrc/aten_overrides/masked_fill.h"
 #include "torch_xla_ext/csrc/aten_overrides/normalization.h"
 #include "torch_xla_ext/csrc/aten_overrides/out_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/overlap_checks.h"
@@ -42,6 +43,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/sorting.h"
 #include "torch_xla_ext/csrc/aten_overrides/strides.h"
 #include "torch_xla_ext/csrc/aten_overrides/views.h"
+#include "torch_xla_ext/csrc/aten_overrides/written_forms.h"
 
 namespace torch_xla_ext {
 namespace aten_overrides {
@@ -215,6 +217,7 @@ void RegisterForXla(torch::Library& library) {
   m.impl("squeeze_copy.dim", SqueezeCopyDim);
   m.impl("squeeze_copy.dims", SqueezeCopyDims);
   m.impl("empty_permuted", EmptyPermuted);
+  m.impl("as_strided", AsStrided);
   m.impl("as_strided_", AsStrided_);
   m.impl("as_strided_copy", AsStridedCopy);
   m.impl("as_strided_scatter", AsStridedScatter);
@@ -249,6 +252,7 @@ void RegisterForXla(torch::Library& library) {
   m.impl("_cdist_forward", CdistForward);
   m.impl("_pdist_forward", PdistForward);
   m.impl("addmm", Addmm);
+  m.impl("cholesky", Cholesky);
   m.impl("linalg_inv_ex", LinalgInvEx);
   // losses.h
   m.impl("huber_loss", kFloat32<&HuberLoss>);
@@ -256,12 +260,15 @@ void RegisterForXla(torch::Library& library) {
   m.impl("nll_loss_backward", kFloat32<&NllLossBackward>);
   m.impl("nll_loss_forward", kFloat32<&NllLossForward>);
   m.impl("nll_loss2d_forward", kFloat32<&NllLossForward>);
-  m.impl("soft_margin_loss", kFloat32<&SoftMarginLoss>);
+  m.impl("soft_margin_loss", kFloat32<&at::native::soft_margin_loss>);
+  // masked_fill.h
+  m.impl("masked_fill.Tensor", MaskedFill);
   // normalization.h
   m.impl("_native_batch_norm_legit", NativeBatchNormLegit);
   m.impl("_native_batch_norm_legit.no_stats", NativeBatchNormLegitNoStats);
   m.impl("native_batch_norm", NativeBatchNorm);
   m.impl("native_batch_norm_backward", NativeBatchNormBackward);
+  m.impl("native_group_norm", NativeGroupNorm);
   // layer_norm.h
   m.impl("native_layer_norm", NativeLayerNorm);
   m.impl("native_layer_norm_backward", NativeLayerNormBackward);
@@ -380,13 +387,16 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("mish_backward", kFloat32<&at::native::math_mish_backward>);
   m.impl("silu_backward", kFloat32<&at::native::math_silu_backward>);
   // composed.h
+  m.impl("batch_norm", BatchNorm);
   m.impl("cross", at::native::cross);
   m.impl("diag", at::native::diag);
   m.impl("einsum", Einsum);
   m.impl("inverse", at::native::inverse);
   m.impl("kl_div", at::native::kl_div);
+  m.impl("linear", LinearWithBias);
   m.impl("logdet", at::native::logdet);
   m.impl("nanmean", Nanmean);
+  m.impl("nll_loss_nd", NllLossOfAnyRank);
   m.impl("qr", at::native::qr);
   m.impl("selu", at::native::selu);
   m.impl("selu_", at::native::selu_);
@@ -399,6 +409,8 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("native_layer_norm", LayerNormWithGradients);
   // losses.h
   m.impl("ctc_loss.Tensor", CtcLoss);
+  // normalization.h
+  m.impl("native_group_norm", NativeGroupNorm);
   // pooling.h
   m.impl("max_pool2d",
          MaxPool<&Upstream::max_pool2d, &at::max_pool2d_with_indices, 2>);
@@ -427,6 +439,8 @@ void RegisterForFunctionalization(torch::Library& m) {
   RegisterFactories(m);
   // composed.h
   m.impl("polygamma_", Polygamma_);
+  // masked_fill.h
+  MaskedFill_::Register(m);
   // foreach.h
   RegisterForeach(m);
   // views.h
@@ -456,6 +470,7 @@ bool RegisterAll() {
   torch_xla::InitXlaBackend();  // registers the upstream kernels, once
   NoWarnings no_warnings;
   const c10::WarningUtils::WarningHandlerGuard guard(&no_warnings);
+  Register(c10::DispatchKey::XLA, RegisterWrittenForms);
   Register(c10::DispatchKey::XLA, RegisterForXla);
   Register(c10::DispatchKey::AutogradXLA, RegisterForAutograd);
   Register(c10::DispatchKey::AutocastXLA, RegisterAutocast);

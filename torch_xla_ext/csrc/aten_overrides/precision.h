@@ -157,14 +157,14 @@ at::Tensor SoftmaxInFloat32(const at::Tensor& self, int64_t dim,
   return half_to_float ? result : result.to(self.scalar_type());
 }
 
-// The result for a single number is constant.
+// The upstream kernels refuse a tensor without dimensions.
 template <auto kUpstream>
 at::Tensor SoftmaxBackward(const at::Tensor& grad_output,
                            const at::Tensor& output, int64_t dim,
                            at::ScalarType input_dtype) {
   if (output.dim() == 0) {
-    return at::zeros_like(grad_output,
-                          grad_output.options().dtype(input_dtype));
+    return AsScalar(kUpstream(at::view_copy(grad_output, {1}),
+                              at::view_copy(output, {1}), dim, input_dtype));
   }
   return kUpstream(grad_output, output, dim, input_dtype);
 }

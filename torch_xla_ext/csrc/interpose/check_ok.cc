@@ -20,6 +20,7 @@
 #include <string_view>
 
 #include "torch_xla_ext/csrc/interpose/abi/absl.h"
+#include "torch_xla_ext/csrc/runtime_fixes/check_failed.h"
 
 // Its mangled name, for dlsym.
 #define TF_CHECK_OP_HELPER                        \
@@ -54,7 +55,7 @@ std::string* TfCheckOpHelperOutOfLine(const absl::Status& status,
       reinterpret_cast<CheckOpHelper>(dlsym(RTLD_NEXT, TF_CHECK_OP_HELPER));
   std::unique_ptr<std::string> text(upstream(status, expression));
   if (IsTorchXlaCode(__builtin_return_address(0))) {
-    throw std::runtime_error(*text);
+    throw std::runtime_error(torch_xla_ext::CheckOkMessage(*text));
   }
   return text.release();
 }

@@ -30,4 +30,15 @@ std::string CheckFailedMessage(std::string text, const char* file, int line) {
   return text + separator + file + ":" + std::to_string(line) + ")";
 }
 
+std::string CheckOkMessage(const std::string& text) {
+  const std::string before = "\nStatus: ", wrong_call = "INVALID_ARGUMENT: ";
+  const size_t begin = text.find(before);
+  if (text.rfind("Non-OK-status: ", 0) != 0 || begin == std::string::npos) {
+    return text;
+  }
+  const std::string status = text.substr(begin + before.size());
+  return status.rfind(wrong_call, 0) == 0 ? status.substr(wrong_call.size())
+                                          : status;
+}
+
 }  // namespace torch_xla_ext

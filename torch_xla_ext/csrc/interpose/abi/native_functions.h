@@ -47,6 +47,7 @@ struct XLANativeFunctions {
   static KernelOf<at::_ops::_adaptive_avg_pool3d> _adaptive_avg_pool3d;
   static KernelOf<at::_ops::_cdist_forward> _cdist_forward;
   static KernelOf<at::_ops::_copy_from> _copy_from;
+  static KernelOf<at::_ops::_copy_from_and_resize> _copy_from_and_resize;
   static KernelOf<at::_ops::_linalg_svd> _linalg_svd;
   static KernelOf<at::_ops::_local_scalar_dense> _local_scalar_dense;
   static KernelOf<at::_ops::_log_softmax> _log_softmax;
@@ -72,6 +73,7 @@ struct XLANativeFunctions {
   static KernelOf<at::_ops::arange_start_out> arange_out;
   static KernelOf<at::_ops::argmax> argmax;
   static KernelOf<at::_ops::argmin> argmin;
+  static KernelOf<at::_ops::as_strided> as_strided;
   static KernelOf<at::_ops::as_strided_> as_strided_;
   static KernelOf<at::_ops::as_strided_scatter> as_strided_scatter;
   static KernelOf<at::_ops::asin> asin;
@@ -93,6 +95,7 @@ struct XLANativeFunctions {
   static KernelOf<at::_ops::bitwise_right_shift_Tensor> bitwise_right_shift;
   static KernelOf<at::_ops::bitwise_xor_Tensor> bitwise_xor;
   static KernelOf<at::_ops::celu> celu;
+  static KernelOf<at::_ops::cholesky> cholesky;
   static KernelOf<at::_ops::constant_pad_nd> constant_pad_nd;
   static KernelOf<at::_ops::cos> cos;
   static KernelOf<at::_ops::cosh> cosh;
@@ -142,6 +145,7 @@ struct XLANativeFunctions {
   static KernelOf<at::_ops::log2> log2;
   static KernelOf<at::_ops::logit> logit;
   static KernelOf<at::_ops::lt_Tensor> lt;
+  static KernelOf<at::_ops::masked_fill_Tensor> masked_fill;
   static KernelOf<at::_ops::max_dim> max;
   static KernelOf<at::_ops::max_pool2d> max_pool2d;
   static KernelOf<at::_ops::max_pool2d_with_indices> max_pool2d_with_indices;

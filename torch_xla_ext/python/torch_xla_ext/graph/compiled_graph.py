@@ -32,6 +32,7 @@ from torch_xla_ext.graph.traced_program import (
     keep_shardings,
     same_seed,
 )
+from torch_xla_ext.graph.traced_tensors import running, tracing
 
 _XLAC = torch_xla._XLAC
 
@@ -57,15 +58,24 @@ class CompiledGraph:
     def run(self, *arguments: object) -> object:
         """Return the graph's result, or the list of its results."""
         tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
-        results = self._program(arguments, tensors).run(tensors)
+        program = self._program(arguments, tensors)
+        if self._memory is not None:  # a trace has XLA tensors of its own
+            results = program.run(tensors)
+        else:
+            with running(tensors):
+                results = program.run(tensors)
         return results[0] if len(results) == 1 else results
 
     def _program(self, arguments: Sequence[object], tensors: list[torch.Tensor]) -> _Program:
         numbers = (value for value in arguments if not isinstance(value, torch.Tensor))
         key = (*numbers, *shardings_of(tensors))
         program = self._programs.get(key)
-        if program is None:
+        if program is None and self._memory is not None:
             program = self._programs[key] = _trace(self._graph, arguments, self._memory)
+        elif program is None:
+            with tracing(tensors):
+                program = self._programs.get(key) or _trace(self._graph, arguments, None)
+                self._programs[key] = program
         return program
 
 

@@ -157,16 +157,18 @@ def _nodes_without_kernel(
 ) -> set[torch.fx.Node]:
     """Return the operators that torch_xla runs on the host. The arguments are not changed."""
     from torch_xla_ext.graph.traced_program import Trace
+    from torch_xla_ext.graph.traced_tensors import tracing
 
-    trace = Trace(arguments)
-    trace.begin()
-    try:
-        collector = collector_type(graph)
-        with torch.no_grad():
-            collector.run(*arguments)
-    finally:
-        trace.undo(arguments)
-        trace.end()
+    with tracing([argument for argument in arguments if isinstance(argument, torch.Tensor)]):
+        trace = Trace(arguments)
+        trace.begin()
+        try:
+            collector = collector_type(graph)
+            with torch.no_grad():
+                collector.run(*arguments)
+        finally:
+            trace.undo(arguments)
+            trace.end()
     return set(collector.get_unsupported_nodes())
 
 
