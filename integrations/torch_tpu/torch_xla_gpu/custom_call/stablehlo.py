@@ -64,42 +64,14 @@ class Prepared(NamedTuple):
 
 
 def call(
-    target: str,
-    inputs: Sequence[torch.Tensor],
-    results: Sequence[ArrayType],
-    *,
-    attributes: Mapping[str, object] | None = None,
-    payload: bytes | None = None,
-    aliases: Mapping[int, int] | None = None,
-    layouts: Mapping[int, Sequence[int]] | None = None,
-    operand_layouts: Mapping[int, Sequence[int]] | None = None,
+    target: str, inputs: Sequence[torch.Tensor], results: Sequence[ArrayType], **options: object
 ) -> list[torch.Tensor]:
     """Call a target with tensors of the device, eagerly or in the program that is being traced.
 
     Args:
-        target: the target's name in the program.
-        inputs: the operands, which are made row-major.
-        results: the types of the results.
-        attributes: the attributes of an FFI target.
-        payload: the payload of one of XLA's own targets.
-        aliases: {result: input} for results in an operand's buffer. The operand is donated: nothing
-            else may read the tensor's old value afterwards.
-        layouts: {result: dimensions} for results that are not row-major, the slowest-changing
-            dimension first.
-        operand_layouts: {input: dimensions}, the same for inputs.
+        options: as of `prepare`.
     """
-    types = [ArrayType.of(tensor) for tensor in inputs]
-    prepared = prepare(
-        target,
-        types,
-        results,
-        attributes=attributes,
-        payload=payload,
-        aliases=aliases,
-        layouts=layouts,
-        operand_layouts=operand_layouts,
-    )
-    return prepared(inputs)
+    return prepare(target, [ArrayType.of(tensor) for tensor in inputs], results, **options)(inputs)
 
 
 def prepare(
@@ -114,9 +86,18 @@ def prepare(
     operand_layouts: Mapping[int, Sequence[int]] | None = None,
     has_side_effect: bool = False,
 ) -> Prepared:
-    """Return the call without its operands; the arguments are those of `call`.
+    """Return a call without its operands.
 
     Args:
+        target: the target's name in the program.
+        operands, results: the types of the operands and the results.
+        attributes: the attributes of an FFI target.
+        payload: the payload of one of XLA's own targets.
+        aliases: {result: operand} for results in an operand's buffer. The operand is donated:
+            nothing else may read the tensor's old value afterwards.
+        layouts: {result: dimensions} for results that are not row-major, the slowest-changing
+            dimension first.
+        operand_layouts: {operand: dimensions}, the same for operands.
         has_side_effect: XLA keeps the call even if nothing in the program uses its results.
     """
     text = _module(
