@@ -1,4 +1,4 @@
-"""Call the kernel that is built into this project's wheel."""
+"""Call the kernel that this example links into its own wheel of torch_xla."""
 
 import torch
 import torch_xla

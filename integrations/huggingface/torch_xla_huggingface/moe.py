@@ -93,9 +93,10 @@ eval_frame.set_code_exec_strategy(_lazily.__code__, eval_frame._FrameExecStrateg
 
 
 def without_reads(function: FunctionType) -> FunctionType:
-    """Return a replacement, without reads, for a block's function that loops over experts.
+    """Return a replacement for a block's function that loops over experts.
 
-    Other functions are returned unchanged.
+    The replacement does not read tensors' values on the host. Other functions are returned
+    unchanged.
     """
     if not set(function.__code__.co_names) >= _CALLED:
         return function

@@ -34,7 +34,8 @@ def _stand_in(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -
     if storage._cdata not in storages:
         storages[storage._cdata] = torch.UntypedStorage(storage.nbytes())
     host = torch.empty(0, dtype=tensor.dtype).set_(storages[storage._cdata])
-    # A view's storage_offset() is 0, and an expanded tensor has more elements than its storage.
+    # On XLA devices, storage_offset() is 0 even for a view that starts later. An expanded tensor
+    # has more elements than its storage.
     start = tensor.data_ptr() // tensor.element_size()
     return host[start : start + tensor.numel()]
 

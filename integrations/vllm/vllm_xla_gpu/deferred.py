@@ -390,5 +390,8 @@ class PendingSum(Deferred):
     def normed(
         self, residual: torch.Tensor, norm: RMSNorm
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return the norm's results for the sum and the residual; None if no kernel does that."""
+        """Return the norm of the sum plus the residual, and the new residual, from one kernel.
+
+        None if no kernel computes the sum together with this norm.
+        """
         return self._devices.normed_sum(*self._product, residual, norm)

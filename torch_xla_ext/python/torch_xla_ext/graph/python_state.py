@@ -294,7 +294,7 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _class_values(kind: type) -> dict[str, Any]:
-    """Return the values among the attributes of a user's class and its bases."""
+    """Return the attributes of a user's class and its bases, without methods and descriptors."""
     return {
         name: value
         for base in reversed(kind.__mro__)
