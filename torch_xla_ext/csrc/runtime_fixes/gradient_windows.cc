@@ -127,6 +127,7 @@ class GradientWindows {
   }
 
   std::vector<Window> Windows() const {
+    if (gradients_.empty()) return {};
     // Gradients by their operands' sources.
     std::unordered_map<uint64_t, std::vector<uint64_t>> gradients_of;
     uint64_t bytes = 0;
