@@ -35,19 +35,9 @@ class GatheredWeights {
       : module_(serialized) {}
 
   std::optional<std::string> Run() {
-    for (const std::string_view text : module_.All(module::kComputations)) {
-      const ProtobufMessage message(text);
-      for (const std::string_view inner :
-           message.All(computation::kInstructions)) {
-        const ProtobufMessage one(inner);
-        last_id_ = std::max(last_id_, one.Number(instruction::kId));
-        if (IsManual(one.Bytes(instruction::kSharding))) return std::nullopt;
-        has_tiles_ = has_tiles_ ||
-                     (one.Bytes(instruction::kOpcode) == "parameter" &&
-                      TilingOf(one.Bytes(instruction::kSharding)).has_value());
-      }
-    }
-    if (!has_tiles_) return std::nullopt;
+    const auto last_id = LastIdOfDividedProgram(module_);
+    if (!last_id) return std::nullopt;
+    last_id_ = *last_id;
     module_.Transform(module::kComputations,
                       [this](std::string_view text) { return Gathered(text); });
     if (!is_changed_) return std::nullopt;
@@ -289,7 +279,7 @@ class GatheredWeights {
 
   ProtobufMessage module_;
   uint64_t last_id_ = 0;
-  bool has_tiles_ = false, is_changed_ = false;
+  bool is_changed_ = false;
   // These describe the computation that is being changed.
   std::unordered_map<uint64_t, Value> values_;
   std::unordered_map<uint64_t, std::string> types_;

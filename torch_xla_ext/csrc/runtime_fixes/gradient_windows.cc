@@ -11,7 +11,6 @@
 
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
-#include "torch_xla_ext/csrc/runtime_fixes/sharding_call.h"
 #include "torch_xla_ext/csrc/runtime_fixes/tiling.h"
 
 namespace torch_xla_ext {
@@ -26,28 +25,17 @@ namespace shape = hlo::shape;
 // bytes. A window of a model with many layers is a layer.
 constexpr uint64_t kWindows = 32;
 
-// Products are weight gradients, or have one weight as an operand.
+// A program's weight gradients, and the products with a weight that they are
+// computed between.
 class GradientWindows {
  public:
   explicit GradientWindows(const std::string& serialized)
       : module_(serialized) {}
 
   std::optional<std::string> Run() {
-    bool is_divided = false;
-    for (const std::string_view text : module_.All(module::kComputations)) {
-      const ProtobufMessage message(text);
-      for (const std::string_view inner :
-           message.All(computation::kInstructions)) {
-        const ProtobufMessage one(inner);
-        last_id_ = std::max(last_id_, one.Number(instruction::kId));
-        const std::string_view sharding = one.Bytes(instruction::kSharding);
-        if (IsManual(sharding)) return std::nullopt;
-        is_divided =
-            is_divided || (one.Bytes(instruction::kOpcode) == "parameter" &&
-                           TilingOf(sharding).has_value());
-      }
-    }
-    if (!is_divided) return std::nullopt;
+    const auto last_id = LastIdOfDividedProgram(module_);
+    if (!last_id) return std::nullopt;
+    last_id_ = *last_id;
     module_.Transform(module::kComputations, [this](std::string_view text) {
       ProtobufMessage message(text);
       const bool is_entry = message.Number(computation::kId) ==

@@ -11,12 +11,12 @@ namespace torch_xla_ext {
 // devices, in which the backward pass waits for the weight gradients of a few
 // layers before; nothing if there are none.
 //
-// Devices add their weight gradients, which takes a fifth of the backward
-// pass's time and can happen beside its products. But nothing in a program says
-// when, and XLA's scheduler computes all of them after the gradients of the
-// activations. There each sum has one product beside it. That product often
-// keeps all of the GPU's multiprocessors busy, so that the sum starts after it,
-// and the next product waits for the sum.
+// Devices add their weight gradients, which can happen beside the products of
+// the backward pass. But nothing in a program says when, and XLA's scheduler
+// computes all of them after the gradients of the activations. There each sum
+// has one product beside it. That product often keeps all of the GPU's
+// multiprocessors busy, so that the sum starts after it, and the next product
+// waits for the sum.
 //
 // Here the gradients are grouped into windows, in the order in which the
 // backward pass can compute them. At the end of a window, an optimization
