@@ -72,7 +72,7 @@ def test_dtypes(device: torch.device, dtype: torch.dtype) -> None:
 
 
 def test_equal_logits(device: torch.device) -> None:
-    """Of equal logits, the first experts and groups are chosen."""
+    """The first experts and groups of equal logits are chosen."""
     _, numbers = choose_experts(torch.zeros(2, 64, device=device), 5)
     assert numbers.tolist() == [list(range(5))] * 2
     _, numbers = choose_experts(torch.zeros(2, 64, device=device), 5, num_groups=16, top_groups=2)

@@ -40,7 +40,7 @@ def _is_nested() -> bool:
 
 @contextlib.contextmanager
 def tracing(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """In a block, trace a graph with XLA tensors that no other thread uses."""
+    """Keep other threads, in a block, from using the XLA tensors with which it traces a graph."""
     if _is_nested():
         yield
         return
@@ -59,7 +59,7 @@ def tracing(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def running(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """In a block, run a graph with XLA tensors that no other thread traces a graph with."""
+    """Keep other threads, in a block that runs a graph, from tracing one with its XLA tensors."""
     if _is_nested():
         yield
         return

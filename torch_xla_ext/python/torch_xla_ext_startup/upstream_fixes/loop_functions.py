@@ -106,7 +106,7 @@ def traced(
 
 @contextlib.contextmanager
 def on_device_alone(loop: str) -> Iterator[None]:
-    """In a block, trace even in eager mode, and explain the error of reading a placeholder."""
+    """Trace in a block, even in eager mode, and explain the error of reading a placeholder."""
     try:
         with torch_xla.experimental.eager_mode_context(False):
             yield
