@@ -15,6 +15,9 @@ from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm
 from torch_xla_ext import ops
 from vllm_xla_gpu.linear import is_skinny, linear
 
+# A tensor, and the dimension along which the devices divide it, or None.
+Operand = tuple[torch.Tensor, int | None]
+
 if TYPE_CHECKING:
     from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
 
@@ -352,40 +355,70 @@ def rotation_of(query: object, key: object, value: object) -> Rotation | None:
 
 
 class PendingSum(Deferred):
-    """A row-parallel layer's results on each device, before they are summed over the devices.
+    """A layer's results on each device, before they are summed over the devices.
 
-    Each device also computes an adapter's product for its own columns, so that only one sum is
-    needed. A norm after the sum is computed in the same kernel (`ops.all_reduce_rms_norm`).
+    What follows is computed before the sum where it can be: each device computes an adapter's
+    product for its own columns, and adds the results of two layers, so that only one sum is needed.
+    A norm after the sum is computed in the same kernel (`ops.all_reduce_rms_norm`).
+
+    Attributes:
+        shape, dtype: those of the sum.
     """
 
     def __init__(
         self,
         devices: Devices,
         function: Callable[..., torch.Tensor],
-        divided: Sequence[torch.Tensor],
-        replicated: Sequence[torch.Tensor] = (),
+        operands: Sequence[Operand],
+        shape: torch.Size,
     ) -> None:
-        """Initialize with arguments of `Devices.summed`; `divided` begins with x and the weight."""
-        self._devices, self._product = devices, (function, divided, replicated)
-        x, weight, *_ = divided
-        self.shape = torch.Size((*x.shape[:-1], weight.shape[0]))
+        """Initialize with arguments of `Devices.summed`, whose result has the shape."""
+        self._devices, self._function, self._operands = devices, function, tuple(operands)
+        self.shape, self.dtype = shape, operands[0][0].dtype
 
     @functools.cached_property
     def whole(self) -> torch.Tensor:
-        return self._devices.summed(*self._product)
+        return self._devices.summed(self._function, self._operands)
 
-    def plus(
+    def _plus(
+        self, function: Callable[..., torch.Tensor], operands: Sequence[Operand]
+    ) -> PendingSum:
+        """Add the function's results on each device."""
+        own, count = self._function, len(self._operands)
+
+        def both(*tensors: torch.Tensor) -> torch.Tensor:
+            return own(*tensors[:count]) + function(*tensors[count:])
+
+        return PendingSum(self._devices, both, [*self._operands, *operands], self.shape)
+
+    def plus_product(
         self, product: Callable[..., torch.Tensor], a: torch.Tensor, *others: torch.Tensor
     ) -> PendingSum:
-        """Add product(x, a, *others), by columns of x and a."""
-        function, (x, weight), _ = self._product
+        """Add product(x, a, *others), by columns of x and a, where x is the first operand."""
+        x, *_ = self._operands
+        return self._plus(product, [x, (a, 1), *((tensor, None) for tensor in others)])
 
-        def of_device(
-            x: torch.Tensor, weight: torch.Tensor, a: torch.Tensor, *others: torch.Tensor
-        ) -> torch.Tensor:
-            return function(x, weight) + product(x, a, *others)
+    def __add__(self, other: object) -> PendingSum | torch.Tensor:
+        if isinstance(other, PendingSum) and other.shape == self.shape:
+            return self._plus(other._function, other._operands)
+        return self.whole + other
 
-        return PendingSum(self._devices, of_device, (x, weight, a), others)
+    def __mul__(self, factor: object) -> PendingSum | torch.Tensor:
+        if not isinstance(factor, int | float):
+            return self.whole * factor
+
+        def scaled(*tensors: torch.Tensor) -> torch.Tensor:
+            return self._function(*tensors) * factor
+
+        return PendingSum(self._devices, scaled, self._operands, self.shape)
+
+    def __getitem__(self, index: object) -> PendingSum | torch.Tensor:
+        is_all = index == (..., slice(None, self.shape[-1]))
+        return self if is_all else self.whole[index]
+
+    def view(self, *sizes: object) -> PendingSum | torch.Tensor:
+        view = torch.empty(self.shape, device="meta").view(*sizes)
+        return self if view.shape == self.shape else self.whole.view(*sizes)
 
     def normed(
         self, residual: torch.Tensor, norm: RMSNorm
@@ -394,4 +427,4 @@ class PendingSum(Deferred):
 
         None if no kernel computes the sum together with this norm.
         """
-        return self._devices.normed_sum(*self._product, residual, norm)
+        return self._devices.normed_sum(self._function, self._operands, residual, norm)

@@ -68,7 +68,7 @@ class Adapters(PunicaWrapperBase):
         products = functools.partial(_products, scale=scale)
         if isinstance(y, PendingSum):
             ((a,), (b,)) = lora_a_stacked, lora_b_stacked
-            return y.plus(products, a.flatten(0, 2), _side_by_side(b), self._is_own(a))
+            return y.plus_product(products, a.flatten(0, 2), _side_by_side(b), self._is_own(a))
         # Some models' adapters have a single A for all slices.
         of_slices = lora_a_stacked * (len(lora_b_stacked) // len(lora_a_stacked))
         added = [

@@ -1,7 +1,7 @@
 """MoE layers: sort tokens by expert, and multiply them with grouped matmuls.
 
 The weights stay as vLLM loads them. Each of several devices has a part of every expert's inner
-width, and one all-reduce adds the results.
+width, and one all-reduce adds the results; `PendingSum` does so for few tokens.
 """
 
 import functools
@@ -13,6 +13,7 @@ from vllm.model_executor.layers.fused_moe import FusedMoE
 
 from torch_xla_ext import ops
 from vllm_xla_gpu.batch import UNUSED_SLOT
+from vllm_xla_gpu.deferred import PendingSum
 from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.sharded_linear import ShardedLinear
 
@@ -97,6 +98,7 @@ def divide_layer(layer: FusedMoE, count: int) -> None:
     for name in _WEIGHTS | _BIASES | _SCALES:
         if hasattr(layer, name):
             delattr(layer, name)
+    layer.devices = None  # tensor_parallel.py's, if several share the weights
     layer.forward_impl = functools.partial(_forward, layer)
 
 
@@ -120,10 +122,14 @@ def _forward(
     return result if shared is None else (shared(hidden_states), result)
 
 
-def _experts(layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor) -> torch.Tensor:
+def _experts(
+    layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor
+) -> torch.Tensor | PendingSum:
     """Compute the experts of each token, [num_tokens, hidden], weighted by the router."""
     weights, chosen = _route(layer, router_logits)
     both, down = layer.sharded
+    if _is_summed_later(layer, x):
+        return _experts_of_devices(layer, x, weights, chosen)
     input_scales = None
     if both.input_scale is not None:
         input_scales = both.input_scale, down.input_scale
@@ -141,6 +147,37 @@ def _experts(layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor) -> t
         down_scale=down.weight_scale,
         input_scales=input_scales,
     )
+
+
+def _is_summed_later(layer: FusedMoE, x: torch.Tensor) -> bool:
+    """Return whether a layer's results are a PendingSum; XLA divides other layers."""
+    both, down = layer.sharded
+    is_divided = layer.devices is not None and down.dim is not None
+    return is_divided and both.weight_scale is None and layer.devices.sums_in_one_exchange(x.nbytes)
+
+
+def _experts_of_devices(
+    layer: FusedMoE, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
+) -> PendingSum:
+    """Return the sum of the results of each device's part of the experts' inner width."""
+    both, down = layer.sharded
+    count = layer.devices.count
+
+    def of_device(*tensors: torch.Tensor) -> torch.Tensor:
+        missing = () if both.bias is not None else (None, None)
+        *others, gate_up_bias, down_bias = *tensors, *missing
+        return ops.fused_experts(
+            *others,
+            activation=layer.activation,
+            gate_up_bias=gate_up_bias,
+            down_bias=None if down_bias is None else down_bias / count,
+            gate_rows=1 if layer.gate_rows == 1 else None,
+        )
+
+    operands = [(x, None), (weights, None), (chosen, None), (both.weight, 1), (down.weight, 2)]
+    if both.bias is not None:
+        operands += [(both.bias, 1), (down.bias, None)]
+    return PendingSum(layer.devices, of_device, operands, x.shape)
 
 
 def _route(layer: FusedMoE, router_logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

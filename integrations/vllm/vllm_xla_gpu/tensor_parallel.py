@@ -39,7 +39,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 from torch_xla_ext import ops, sharding
 from torch_xla_ext.ops.all_reduce import MAX_ROW_BYTES, WORKSPACE_BYTES
 from vllm_xla_gpu import fp8, moe, weights
-from vllm_xla_gpu.deferred import PendingSum
+from vllm_xla_gpu.deferred import Operand, PendingSum
 from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.linear import linear
 from vllm_xla_gpu.mla import XlaGpuMla
@@ -128,19 +128,16 @@ class Devices:
         return sharding.send(tensors, specs)
 
     def summed(
-        self,
-        function: Callable[..., torch.Tensor],
-        divided: Sequence[torch.Tensor],
-        whole: Sequence[torch.Tensor],
+        self, function: Callable[..., torch.Tensor], operands: Sequence[Operand]
     ) -> torch.Tensor:
-        """Return the sum over the devices of the function's results.
+        """Return the sum over the devices of the function's results, which are matrices.
 
         Args:
-            function: receives the device's columns of `divided`, then `whole`.
-            divided: matrices with equally many columns.
-            whole: matrices that each device has.
+            function: receives the device's shards of the operands.
+            operands: tensors, and the dimensions along which the devices divide them; None if each
+                device needs the whole tensor.
         """
-        result = self._product_of_device(function, divided, whole)
+        result = self._call_on_device(function, operands)
         if self.sums_in_one_exchange(result.nbytes):
             return self._exchanged(result)
         results = xs.disable_manual_sharding(
@@ -197,8 +194,7 @@ class Devices:
     def normed_sum(
         self,
         function: Callable[..., torch.Tensor],
-        divided: Sequence[torch.Tensor],
-        whole: Sequence[torch.Tensor],
+        operands: Sequence[Operand],
         residual: torch.Tensor,
         norm: RMSNorm,
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -206,13 +202,12 @@ class Devices:
 
         Args:
             function: as for `summed`.
-            divided: as for `summed`, all with the same dtype.
-            whole: as for `summed`.
+            operands: as for `summed`; the results have the dtype of the first one.
             residual: [num_tokens, width].
             norm: the norm, for rows of this width.
         """
         is_plain = norm.has_weight and norm.variance_size_override is None
-        dtypes = {divided[0].dtype, residual.dtype, norm.weight.dtype}
+        dtypes = {operands[0][0].dtype, residual.dtype, norm.weight.dtype}
         row_bytes = norm.weight.nbytes
         if not is_plain or len(dtypes) > 1 or row_bytes % 16 or row_bytes > MAX_ROW_BYTES:
             return None
@@ -220,7 +215,7 @@ class Devices:
             return None
         residual, factors = self._of_device([(residual, (None, None)), (norm.weight, (None,))])
         results = ops.all_reduce_rms_norm(
-            self._product_of_device(function, divided, whole),
+            self._call_on_device(function, operands),
             residual,
             factors,
             self._row_of_device,
@@ -228,15 +223,11 @@ class Devices:
         )
         return tuple(map(self._of_all, results))
 
-    def _product_of_device(
-        self,
-        function: Callable[..., torch.Tensor],
-        divided: Sequence[torch.Tensor],
-        whole: Sequence[torch.Tensor],
+    def _call_on_device(
+        self, function: Callable[..., torch.Tensor], operands: Sequence[Operand]
     ) -> torch.Tensor:
-        operands = [(matrix, (None, _AXIS)) for matrix in divided]
-        operands += [(matrix, (None,) * matrix.dim()) for matrix in whole]
-        return function(*self._of_device(operands))
+        shards = self._of_device([(tensor, _partition(tensor, dim)) for tensor, dim in operands])
+        return function(*shards)
 
     def _of_device(
         self, operands: Sequence[tuple[torch.Tensor, tuple[str | None, ...]]]
@@ -317,6 +308,8 @@ class Devices:
                 module.quant_method, UnquantizedEmbeddingMethod
             ):
                 module.quant_method = _SummedEmbedding(self)
+            elif isinstance(module, FusedMoE):
+                module.devices = self
             elif type(module) is RMSNorm:
                 module._forward_method = _norm_of_sums(module)
 
@@ -420,7 +413,8 @@ class _SummedMethod(LinearMethodBase):
         num_bytes = x.shape[0] * layer.weight.shape[0] * x.element_size()
         if not self._has_adapter and not self._devices.sums_in_one_exchange(num_bytes):
             return linear(x, layer.weight, bias)
-        total = PendingSum(self._devices, linear, (x, layer.weight))
+        shape = torch.Size((*x.shape[:-1], layer.weight.shape[0]))
+        total = PendingSum(self._devices, linear, [(x, 1), (layer.weight, 1)], shape)
         return total if bias is None else total + bias
 
 
