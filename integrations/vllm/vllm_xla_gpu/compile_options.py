@@ -35,9 +35,12 @@ def step_options(
     On several devices, each all-reduce would end a CUDA graph, and a step would have more than 60
     graphs.
 
+    Weights and caches fill the memory that XLA grants a program, so XLA would compute norms and
+    other results twice to save memory. memory.py has set aside what a step needs.
+
     Options in XLA_FLAGS take precedence.
     """
-    options: dict[str, bool | int | str] = {}
+    options: dict[str, bool | int | str] = {"xla_disable_hlo_passes": "rematerialization"}
     if num_devices > 1:
         options["xla_gpu_enable_command_buffer"] = _IN_GRAPHS
     if is_fp8 or num_tokens > _FEW_TOKENS:

@@ -134,6 +134,7 @@ def test_options_of_steps(
         "xla_gpu_enable_command_buffer",
     )
     assert tuple(name for name in names if name.encode() in found) == expected
+    assert b"rematerialization" in found
 
 
 def test_sizes_with_one_token_a_sequence() -> None:
