@@ -1,6 +1,7 @@
 """Linear layers that round weights and inputs to float8_e4m3fn, with scales, as in vLLM."""
 
 import torch
+from torch.nn import functional
 from torch_xla import runtime as xr
 
 from torch_xla_ext import ops
@@ -9,6 +10,9 @@ DTYPE = torch.float8_e4m3fn
 _LARGEST = torch.finfo(DTYPE).max
 _LEAST_SCALE = 1 / (_LARGEST * 512)  # vLLM's; inputs may be zeros
 BLOCK = [128, 128]
+# cuBLASLt's fp8 matmuls need multiples of 16. XLA:GPU computes the product of one row in float32,
+# and converts the weight in each step.
+_LEAST_ROWS = 16
 
 
 def scale_of(largest: torch.Tensor) -> torch.Tensor:
@@ -44,6 +48,9 @@ def linear(
     rows = x.flatten(0, -2)
     if weight_scale.dim() == 2:
         return _linear_of_blocks(rows, weight, weight_scale, bias).unflatten(0, x.shape[:-1])
+    num_rows = len(rows)
+    if num_rows < _LEAST_ROWS:
+        rows = functional.pad(rows, (0, 0, 0, _LEAST_ROWS - num_rows))
     if input_scale is None and xr.is_spmd():  # devices may share a row: the kernel needs it whole
         scale = scale_of(rows.abs().amax(-1, keepdim=True))
         numbers = quantized(rows, scale)
@@ -52,7 +59,7 @@ def linear(
     result = torch._scaled_mm(
         numbers, weight.t(), scale, weight_scale[None], bias=bias, out_dtype=x.dtype
     )
-    return result.unflatten(0, x.shape[:-1])
+    return result[:num_rows].unflatten(0, x.shape[:-1])
 
 
 def _linear_of_blocks(
