@@ -3,6 +3,7 @@
 
 #include <climits>
 #include <cmath>
+#include <cstdint>
 
 #include "kernels/choose_experts/choose_experts.h"
 #include "kernels/common/vector.cuh"
@@ -38,27 +39,28 @@ __device__ float WarpSum(float value) {
   return value;
 }
 
-// The largest of the lanes' values and its index; of equal values, the smallest
-// index.
-struct Best {
-  float value;
-  int number;
-  __device__ void Take(float other, int other_number) {
-    if (other > value || (other == value && other_number < number)) {
-      value = other;
-      number = other_number;
+// Compares as the rank does; NaN is the smallest, 0.
+__device__ uint32_t Key(float rank) {
+  const uint32_t bits = __float_as_uint(rank + 0.f);  // -0 equals 0
+  const bool is_negative = bits >> 31 != 0;
+  return isnan(rank) ? 0 : is_negative ? ~bits : bits | 0x80000000;
+}
+
+// The index of the warp's largest rank; of equal ranks, the smallest index. -1
+// if all ranks are NaN.
+__device__ int Largest(const float* ranks, int size) {
+  uint32_t key = 0;
+  int number = INT_MAX;
+  for (int i = threadIdx.x % 32; i < size; i += 32) {
+    const uint32_t other = Key(ranks[i]);
+    if (other > key) {
+      key = other;
+      number = i;
     }
   }
-};
-
-__device__ Best WarpBest(Best best) {
-#pragma unroll
-  for (int i = 16; i > 0; i /= 2) {
-    const float value = __shfl_xor_sync(~0u, best.value, i);
-    const int number = __shfl_xor_sync(~0u, best.number, i);
-    best.Take(value, number);
-  }
-  return best;
+  const uint32_t largest = __reduce_max_sync(~0u, key);
+  if (largest == 0) return -1;
+  return __reduce_min_sync(~0u, key == largest ? number : INT_MAX);
 }
 
 // Sets the ranks of groups that are not chosen to -inf.
@@ -136,11 +138,8 @@ __global__ void __launch_bounds__(kWarps * 32)
   int chosen_number[2] = {0, 0};
   float total = 0;
   for (int j = 0; j < top_k; ++j) {
-    Best best = {-INFINITY, INT_MAX};
-    for (int i = lane; i < experts; i += 32) best.Take(ranks[i], i);
-    best = WarpBest(best);
-    // If no index was found, all ranks are NaN.
-    const int number = best.number < experts ? best.number : j;
+    const int largest = Largest(ranks, experts);
+    const int number = largest < 0 ? j : largest;
     const float score = scores[number];
     total += score;
     if (lane == j % 32) {

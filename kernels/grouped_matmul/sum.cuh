@@ -21,6 +21,7 @@ struct Arguments {
 };
 
 inline constexpr int kMostThreads = 256;
+inline constexpr int kTerms = 8;
 
 // A thread adds kCount columns. Grid: [sums, columns].
 template <typename T, int kCount>
@@ -33,15 +34,30 @@ __global__ void __launch_bounds__(kMostThreads)
   const T* const products = static_cast<const T*>(arguments.products) + column;
   const int64_t first = int64_t{blockIdx.x} * arguments.terms;
   float sums[kCount] = {};
-#pragma unroll 8
-  for (int j = 0; j < arguments.terms; ++j) {
-    const int64_t row = arguments.position[first + j];
-    if (row < 0 || row >= arguments.rows) continue;
-    const float weight = arguments.weights[first + j];
-    const auto values = *reinterpret_cast<const Values*>(products + row * n);
+  // Loads of several terms are in flight at once.
+  for (int j = 0; j < arguments.terms; j += kTerms) {
+    int rows[kTerms];
+    float weights[kTerms];
+    Values values[kTerms];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      sums[i] += weight * ToFloat(values.values[i]);
+    for (int i = 0; i < kTerms; ++i) {
+      const bool exists = j + i < arguments.terms;
+      rows[i] = exists ? arguments.position[first + j + i] : -1;
+      weights[i] = exists ? arguments.weights[first + j + i] : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kTerms; ++i) {
+      if (rows[i] < 0 || rows[i] >= arguments.rows) continue;
+      values[i] =
+          *reinterpret_cast<const Values*>(products + int64_t{rows[i]} * n);
+    }
+#pragma unroll
+    for (int i = 0; i < kTerms; ++i) {
+      if (rows[i] < 0 || rows[i] >= arguments.rows) continue;
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        sums[k] += weights[i] * ToFloat(values[i].values[k]);
+      }
     }
   }
   Values out;
