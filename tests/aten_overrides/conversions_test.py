@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from testing.as_on_the_cpu import check, with_gradients
+from testing.as_on_the_cpu import CLOSE, check, with_gradients
 
 NUMBERS = torch.tensor([1.0, float("nan"), float("inf"), float("-inf"), -2.0, 3.0, -0.0, 0.0])
 MASK = torch.tensor([True, False, False, False, False, True, True, False])
@@ -37,13 +37,13 @@ def test_products_with_masks(dtype: torch.dtype, way: str) -> None:
         }
 
     x = torch.complex(NUMBERS, NUMBERS) if dtype.is_complex else NUMBERS.to(dtype)
-    check(step, x, MASK, way=way)
+    check(step, x, MASK, way=way, **CLOSE)
 
 
 @pytest.mark.parametrize("function", [torch.amax, torch.amin])
 def test_gradient_of_an_extremum_of_nan(function: Callable[..., torch.Tensor]) -> None:
     x = torch.tensor([[1.0, float("nan"), 3.0], [1.0, 2.0, 2.0]])
-    check(with_gradients(lambda x: function(x, 1)), x)
+    check(with_gradients(lambda x: function(x, 1)), x, **CLOSE)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch_xla
-from testing.as_on_the_cpu import check, check_calls, with_gradients
+from testing.as_on_the_cpu import CLOSE, check, check_calls, with_gradients
 
 MASKS = {
     "some": torch.tensor([[True, False, True], [False, True, True]]),
@@ -20,7 +20,7 @@ MASKS = {
 def test_values_and_gradients(name: str, way: str) -> None:
     step = with_gradients(lambda x, mask, source: (x * 2).masked_scatter(mask, source * 3))
     calls = [(torch.rand(2, 3) * i, MASKS[name], torch.rand(3, 5)) for i in range(1, 3)]
-    check_calls(step, calls, way)
+    check_calls(step, calls, way, **CLOSE)
 
 
 def test_in_place() -> None:

@@ -9,23 +9,28 @@ from torch.utils import _pytree as pytree
 from testing.ways import run_by
 
 EXACTLY = {"rtol": 0.0, "atol": 0.0}
+CLOSE = {"rtol": None, "atol": None}  # within assert_close's tolerances for the dtype
 
 
 def check(
-    function: Callable[..., object], *operands: object, way: str = "lazy", **tolerances: float
+    function: Callable[..., object],
+    *operands: object,
+    way: str = "lazy",
+    **tolerances: float | None,
 ) -> None:
     """Compares the results for these CPU tensors, and the operands if the function writes to them.
 
-    `way` is that of testing.ways; `tolerances` are options of torch.testing.assert_close.
+    `way` is that of testing.ways. Values must be equal, unless there are `tolerances`, which are
+    options of torch.testing.assert_close.
     """
     check_calls(function, [operands], way, **tolerances)
 
 
 def check_calls(
-    function: Callable[..., object], calls: Iterable[Sequence], way: str, **tolerances: float
+    function: Callable[..., object], calls: Iterable[Sequence], way: str, **tolerances: float | None
 ) -> None:
     """As `check`, for several calls of one captured or compiled function."""
-    run = run_by(way, function)
+    run, tolerances = run_by(way, function), EXACTLY | tolerances
     for operands in calls:
         own = pytree.tree_map_only(torch.Tensor, lambda x: x.to("xla"), tuple(operands))
         found, expected = run(*own), function(*operands)
