@@ -1,14 +1,15 @@
-"""Check and time the CUDA kernels of grouped_matmul and group_rows without torch_xla or Bazel.
+"""Check and time the CUDA kernels of grouped_matmul without torch_xla or Bazel.
 
 A plain script for a machine with a GPU, any torch with CUDA and the library that Bazel builds as
 //benchmarks:libpaged_kernels.so:
 
     python kernels/grouped_matmul/gpu_check.py [--time] LIBRARY
 
-It calls the untyped entries with packed payloads, as XLA does, and compares with float64. --time
-also times them in CUDA graphs beside torch._grouped_mm and torch._scaled_grouped_mm (fp8, with
-scales for rows and columns), if torch has these: with the shapes of Qwen3-30B-A3B's experts, and,
-in bfloat16 and MXFP4, with those of gpt-oss-20b.
+It calls the untyped entries with packed payloads, as XLA does, and compares products of 16 and 32
+bits with float64; grouped_matmul_test.py and group_rows_test.py, which run on a GPU, too, compare
+all operators. --time also times them in CUDA graphs beside torch._grouped_mm and
+torch._scaled_grouped_mm (fp8, with scales for rows and columns), if torch has these: with the
+shapes of Qwen3-30B-A3B's experts, and, in bfloat16 and MXFP4, with those of gpt-oss-20b.
 """
 
 import argparse
@@ -100,58 +101,8 @@ def check_all(library: KernelLibrary) -> bool:
         for k, n in shapes
         for first, more in ((0, 0), (5, 20))
     ]
-    results += [check_group_rows(library, n, e) for n in (1, 8, 512, 1025, 70000) for e in (1, 128)]
-    results += [check_sums(library, dtype, n) for dtype in LIMITS for n in (1, 63, 2048)]
-    results += [
-        check_scaled(library, kind, dtype, each, n, k)
-        for kind in SCALES
-        for dtype in LIMITS
-        for each in ((64, 64), (3, 0, 70, 1), (300, 1, 0, 129), (1,) * 40)
-        for k, n in ((128, 128), (1040, 264), (512, 72), (200, 130))
-    ]
-    results += [
-        check_mx(library, dtype, each, n, k, most)
-        for dtype in LIMITS
-        for each in ((64, 64), (3, 0, 70, 1), (8, 16, 9, 31, 33), (300, 1, 0, 129), (1,) * 40)
-        for k, n in ((64, 128), (32, 8), (96, 264), (2880, 136), (512, 72), (288, 5))
-        for most in (124, 133)
-    ]
     print(f"{sum(results)} of {len(results)} right", flush=True)
     return all(results)
-
-
-def check_group_rows(library: KernelLibrary, rows: int, groups: int) -> bool:
-    numbers = torch.randint(-1, groups + 1, (rows,), dtype=torch.int32, device="cuda")
-    order, position = (torch.full_like(numbers, -7) for _ in range(2))
-    ranges = torch.full((groups, 2), -7, dtype=torch.int32, device="cuda")
-    arrays = {"groups": numbers, "order": order, "position": position, "ranges": ranges}
-    library.bind("XlaGpuGroupRows", arrays, {"num_groups": groups})()
-    kept = torch.where((numbers >= 0) & (numbers < groups), numbers, groups).long()
-    right = kept.argsort(stable=True)
-    ends = torch.bincount(kept, minlength=groups + 1).cumsum(0)[:groups]
-    is_right = torch.equal(order.long(), right) and torch.equal(position.long(), right.argsort())
-    is_right = is_right and torch.equal(ranges[:, 1].long(), ends)
-    if not is_right:
-        print(f"WRONG: group_rows of {rows} rows, {groups} groups", flush=True)
-    return is_right
-
-
-def check_sums(library: KernelLibrary, dtype: torch.dtype, n: int) -> bool:
-    x, w = (torch.randn(shape, device="cuda").to(dtype) for shape in ((40, 64), (3, n, 64)))
-    ranges = [(0, 9), (9, 9), (9, 40)]
-    position = torch.randint(40, (11, 8), dtype=torch.int32, device="cuda")
-    weights = torch.rand(11, 8, device="cuda")
-    out = torch.full((11, n), math.nan, dtype=dtype, device="cuda")
-    arrays = {"x": x, "w": w, "position": position, "weights": weights, "out": out}
-    arrays["ranges"] = torch.tensor(ranges, dtype=torch.int32, device="cuda")
-    arrays["products"] = torch.full((40, n), math.nan, dtype=dtype, device="cuda")
-    library.bind("XlaGpuGroupedLinearSum", arrays, {})()
-    products = reference("Linear", x, w, ranges)[position.long()]
-    expected = (products * weights.double()[..., None]).sum(1)
-    error = (out.double() - expected).abs().max() / expected.abs().max()
-    if not error <= 2 * LIMITS[dtype]:
-        print(f"WRONG: sums of {dtype}, n={n}: {error.item():.2e}", flush=True)
-    return bool(error <= 2 * LIMITS[dtype])
 
 
 # By kind: the numbers of w's scales along n and k, given n and k.
@@ -171,65 +122,11 @@ def scaled_arrays(kind: str, rows: int, groups: int, n: int, k: int) -> dict[str
     return {"x": x, "w": w, "x_scale": x_scale, "w_scale": w_scale}
 
 
-def of_each(scale: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    for dim in (-2, -1):
-        if scale.shape[dim] != shape[dim]:
-            scale = scale.repeat_interleave(128, dim) if scale.shape[dim] > 1 else scale
-            scale = scale.narrow(dim, 0, min(scale.shape[dim], shape[dim]))
-    return scale.double()
-
-
-def check_scaled(
-    library: KernelLibrary, kind: str, dtype: torch.dtype, sizes: Sequence[int], n: int, k: int
-) -> bool:
-    ranges = list(itertools.pairwise(itertools.accumulate(sizes, initial=0)))
-    arrays = scaled_arrays(kind, sum(sizes), len(sizes), n, k)
-    x, w = (arrays[name].double() for name in "xw")
-    x = x * of_each(arrays["x_scale"], x.shape)
-    w = w * of_each(arrays["w_scale"], w.shape)
-    out = torch.full((x.shape[0], n), math.nan, dtype=dtype, device="cuda")
-    arrays |= {"ranges": torch.tensor(ranges, dtype=torch.int32, device="cuda"), "out": out}
-    arrays["like"] = torch.empty(0, dtype=dtype, device="cuda")
-    library.bind("XlaGpuScaledGroupedLinear", arrays, {})()
-    expected = reference("Linear", x, w, ranges)
-    error = (out.double() - expected).abs().max() / expected.abs().max()
-    if not error <= 2 * LIMITS[dtype]:
-        print(f"WRONG: scaled, {kind} {dtype} {sizes} n={n} k={k}: {error.item():.2e}", flush=True)
-    return bool(error <= 2 * LIMITS[dtype])
-
-
 def mx_arrays(groups: int, n: int, k: int, most: int) -> dict[str, torch.Tensor]:
     """Return weights with random codes, and exponents from 117 to `most`."""
     codes = torch.randint(256, (groups, n, k // 2), dtype=torch.uint8, device="cuda")
     scales = torch.randint(117, most + 1, (groups, n, k // 32), device="cuda").to(torch.uint8)
     return {"w": codes.view(torch.float4_e2m1fn_x2), "w_scale": scales.view(torch.float8_e8m0fnu)}
-
-
-def mx_values(w: torch.Tensor, w_scale: torch.Tensor) -> torch.Tensor:
-    magnitudes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64, device="cuda")
-    packed = w.view(torch.uint8)
-    codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2).long()
-    scales = torch.exp2(w_scale.view(torch.uint8).double() - 127)
-    return torch.cat([magnitudes, -magnitudes])[codes] * scales.repeat_interleave(32, -1)
-
-
-def check_mx(
-    library: KernelLibrary, dtype: torch.dtype, sizes: Sequence[int], n: int, k: int, most: int
-) -> bool:
-    ranges = list(itertools.pairwise(itertools.accumulate(sizes, initial=5)))
-    rows = sum(sizes) + 12
-    arrays = mx_arrays(len(sizes), n, k, most)
-    expected_w = mx_values(arrays["w"], arrays["w_scale"])
-    x = torch.randn(rows, k, device="cuda").to(dtype)
-    x[:5] = x[-7:] = math.nan
-    out = torch.full((rows, n), math.nan, dtype=dtype, device="cuda")
-    arrays |= {"x": x, "ranges": torch.tensor(ranges, dtype=torch.int32, device="cuda"), "out": out}
-    library.bind("XlaGpuMxGroupedLinear", arrays, {})()
-    expected = reference("Linear", x, expected_w, ranges)
-    error = (out.double() - expected).abs().max() / expected.abs().max()
-    if not error <= 2 * LIMITS[dtype]:
-        print(f"WRONG: MXFP4, {dtype} {sizes} n={n} k={k} {most}: {error.item():.2e}", flush=True)
-    return bool(error <= 2 * LIMITS[dtype])
 
 
 def sizes_of(tokens: int, seed: int, experts: int = EXPERTS, top_k: int = TOP_K) -> torch.Tensor:

@@ -223,7 +223,7 @@ def with_scales(kind: str, rows: int, k: int, n: int, groups: int) -> tuple[Argu
 @pytest.mark.parametrize(
     ("k", "n"), [(128, 128), (256, 264), (1040, 72), (320, 136), (16, 8), (200, 130), (33, 5)]
 )
-@pytest.mark.parametrize("sizes", [(3, 0, 70, 1), (300, 1, 0, 129)], ids=["few", "many"])
+@pytest.mark.parametrize("sizes", [(3, 0, 70, 1), (300, 1, 0, 129), (1,) * 40], ids=sum)
 def test_scaled(
     device: torch.device, kind: str, dtype: torch.dtype, k: int, n: int, sizes: tuple[int, ...]
 ) -> None:
@@ -252,9 +252,9 @@ def test_scaled_sums(device: torch.device, dtype: torch.dtype) -> None:
 
 
 @for_each_dtype
-@pytest.mark.parametrize(("k", "n"), [(64, 128), (96, 264), (2880, 72), (32, 5)])
+@pytest.mark.parametrize(("k", "n"), [(64, 128), (96, 264), (2880, 72), (512, 72), (32, 5)])
 @pytest.mark.parametrize(
-    "sizes", [(1, 0, 9, 2), (3, 0, 40, 1), (3, 0, 130, 1), (300, 1, 0, 129)], ids=sum
+    "sizes", [(1, 0, 9, 2), (3, 0, 40, 1), (3, 0, 130, 1), (300, 1, 0, 129), (1,) * 40], ids=sum
 )
 def test_mxfp4(
     device: torch.device, dtype: torch.dtype, k: int, n: int, sizes: tuple[int, ...]

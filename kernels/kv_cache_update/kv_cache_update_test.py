@@ -136,6 +136,10 @@ def test_one_slot_twice(device: torch.device) -> None:
         assert cache.cpu()[0, 3].unique().tolist() in ([1.0], [2.0])
 
 
+# shards, query_heads, kv_heads, head_dim, rotary_dim
+Shape = tuple[int, int, int, int, int]
+
+
 def rotation_inputs(
     tokens: int, rotary_dim: int, num_slots: int, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -149,21 +153,14 @@ def rotation_inputs(
 
 @pytest.mark.parametrize("cache_dtype", [None, FP8], ids=str)
 @pytest.mark.parametrize(
-    ("shards", "query_heads", "kv_heads", "head_dim", "rotary_dim"),
-    [(1, 4, 1, 128, 128), (2, 3, 2, 64, 32), (4, 2, 1, 14, 6), (1, 1, 1, 2, 2)],
+    "shape", [(1, 4, 1, 128, 128), (2, 3, 2, 64, 32), (4, 2, 1, 14, 6), (1, 1, 1, 2, 2)]
 )
 @for_each_dtype
 def test_rotation(
-    device: torch.device,
-    shards: int,
-    query_heads: int,
-    kv_heads: int,
-    head_dim: int,
-    rotary_dim: int,
-    dtype: torch.dtype,
-    cache_dtype: torch.dtype | None,
+    device: torch.device, shape: Shape, dtype: torch.dtype, cache_dtype: torch.dtype | None
 ) -> None:
     tokens, page_size = 21, 8
+    shards, query_heads, kv_heads, head_dim, rotary_dim = shape
     qkv = torch.randn(tokens, shards, query_heads + 2 * kv_heads, head_dim).to(dtype)
     positions, slots, cos_sin = rotation_inputs(tokens, rotary_dim, 5 * page_size, dtype)
     pages = torch.randn(5, page_size, 2 * shards * kv_heads, head_dim).to(cache_dtype or dtype)
@@ -200,22 +197,15 @@ def test_rotation(
 
 @pytest.mark.parametrize("adds_one", [False, True])
 @pytest.mark.parametrize(
-    ("shards", "query_heads", "kv_heads", "head_dim", "rotary_dim"),
-    [(1, 4, 1, 128, 128), (2, 3, 2, 96, 32), (1, 2, 1, 320, 320), (2, 1, 1, 14, 6)],
+    "shape", [(1, 4, 1, 128, 128), (2, 3, 2, 96, 32), (1, 2, 1, 320, 320), (2, 1, 1, 14, 6)]
 )
 @for_each_dtype
 def test_norms_of_heads(
-    device: torch.device,
-    shards: int,
-    query_heads: int,
-    kv_heads: int,
-    head_dim: int,
-    rotary_dim: int,
-    dtype: torch.dtype,
-    adds_one: bool,
+    device: torch.device, shape: Shape, dtype: torch.dtype, adds_one: bool
 ) -> None:
     """The norms, before the rotation, equal vLLM's RMSNorm and GemmaRMSNorm."""
     tokens, page_size, epsilon = 21, 8, 0.1
+    shards, query_heads, kv_heads, head_dim, rotary_dim = shape
     heads = [query_heads, kv_heads, kv_heads]
     qkv = torch.randn(tokens, shards, sum(heads), head_dim).to(dtype)
     qkv[5] *= 100

@@ -1,8 +1,5 @@
 """XlaGpuMlaPagedAttention against attention in float64."""
 
-import doctest
-import importlib
-
 import pytest
 import torch
 from testing.paged import FP8, Pages, assert_close, assert_lse_close, attention_and_lse, int32
@@ -176,8 +173,3 @@ def test_wrong_calls(
     arguments[index] = value
     with pytest.raises(error, match=f"xla_gpu::mla_paged_attention.*: .*{text}"):
         mla_paged_attention(*arguments, return_lse=return_lse)
-
-
-def test_documented_example() -> None:
-    module = importlib.import_module("torch_xla_ext.ops.mla_paged_attention")
-    assert doctest.testmod(module).failed == 0

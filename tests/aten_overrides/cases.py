@@ -40,12 +40,7 @@ common_utils.set_rng_seed = seed
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
-        torch.float32,
-        torch.bfloat16,
-        torch.int64,
-        torch.bool,
-        torch.complex64,
-        torch.float16,
+        *(torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.float16),
     )
 }
 
@@ -73,46 +68,20 @@ MODES = {
 
 # Random numbers differ; random_numbers_test.py looks at their distributions.
 _RANDOM = (
-    "bernoulli",
-    "cauchy",
-    "exponential",
-    "geometric",
-    "log_normal",
-    "multinomial",
-    "nn.functional.alpha_dropout",
-    "nn.functional.dropout",
-    "nn.functional.dropout2d",
-    "nn.functional.dropout3d",
-    "nn.functional.feature_alpha_dropout.with_train",
-    "nn.functional.fractional_max_pool2d",
-    "nn.functional.fractional_max_pool3d",
-    "nn.functional.multi_head_attention_forward",
-    "nn.functional.rrelu",
-    "nn.functional.scaled_dot_product_attention",
-    "normal",
-    "normal.in_place",
-    "normal.number_mean",
-    "pca_lowrank",
-    "rand_like",
-    "randint",
-    "randint_like",
-    "randn",
-    "randn_like",
-    "svd_lowrank",
-    "torch.ops.aten._efficient_attention_forward",
-    "torch.ops.aten._flash_attention_forward",
-    "uniform",
+    *("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial"),
+    *("nn.functional.alpha_dropout", "nn.functional.dropout", "nn.functional.dropout2d"),
+    *("nn.functional.dropout3d", "nn.functional.feature_alpha_dropout.with_train"),
+    *("nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d"),
+    *("nn.functional.multi_head_attention_forward", "nn.functional.rrelu"),
+    *("nn.functional.scaled_dot_product_attention", "normal", "normal.in_place"),
+    *("normal.number_mean", "pca_lowrank", "rand_like", "randint", "randint_like", "randn"),
+    *("randn_like", "svd_lowrank", "torch.ops.aten._efficient_attention_forward"),
+    *("torch.ops.aten._flash_attention_forward", "uniform"),
 )
 # Operators that return memory to which nothing was written.
 _UNINITIALIZED = (
-    "empty",
-    "empty_like",
-    "empty_permuted",
-    "empty_strided",
-    "new_empty",
-    "new_empty_strided",
-    "resize_",
-    "resize_as_",
+    *("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"),
+    *("resize_", "resize_as_"),
 )
 # Operators of whose results only dtypes and shapes are compared.
 WITHOUT_NUMBERS = frozenset(_RANDOM + _UNINITIALIZED)
@@ -293,54 +262,16 @@ INVARIANTS: dict[str, Callable] = {
 # Prefixes of the names of elementwise operators and reductions that OpInfo's database does not
 # declare as UnaryUfuncInfo, BinaryUfuncInfo or ReductionOpInfo.
 _WITH_SPECIALS = (
-    "add",
-    "arg",
-    "clamp",
-    "cum",
-    "diff",
-    "dist",
-    "fmod",
-    "kthvalue",
-    "lerp",
-    "linalg.vector_norm",
-    "log",
-    "masked.",
-    "max",
-    "median",
-    "min",
-    "mode",
-    "msort",
-    "nan",
-    "nn.functional.",
-    "norm",
-    "quantile",
-    "renorm",
-    "softmax",
-    "sort",
-    "std",
-    "topk",
-    "trapezoid",
-    "unique",
-    "var",
-    "where",
-    "xlogy",
+    *("add", "arg", "clamp", "cum", "diff", "dist", "fmod", "kthvalue", "lerp"),
+    *("linalg.vector_norm", "log", "masked.", "max", "median", "min", "mode", "msort", "nan"),
+    *("nn.functional.", "norm", "quantile", "renorm", "softmax", "sort", "std", "topk"),
+    *("trapezoid", "unique", "var", "where", "xlogy"),
 )
 # Exceptions: sums of products, whose NaN depend on the order of the sums; conversions to integers,
 # which C++ does not define for NaN; and operators whose numbers are indices.
 _WITHOUT_SPECIALS = (
-    "addb",
-    "addm",
-    "addr",
-    "logdet",
-    "nn.functional.bilinear",
-    "nn.functional.conv",
-    "norm.nuc",
-    "logspace",
-    "byte",
-    "char",
-    "int",
-    "long",
-    "short",
+    *("addb", "addm", "addr", "logdet", "nn.functional.bilinear", "nn.functional.conv"),
+    *("norm.nuc", "logspace", "byte", "char", "int", "long", "short"),
     "nn.functional.grid_sample",
 )
 

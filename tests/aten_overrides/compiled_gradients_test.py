@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch_xla
+from testing.as_on_the_cpu import CLOSE, check, with_gradients
 from testing.ways import run_by
 from torch.nn import functional
 
@@ -32,17 +32,11 @@ COMPOSED: dict[str, Function] = {
 @pytest.mark.parametrize("way", ["lazy", "openxla"])
 @pytest.mark.parametrize("name", COMPOSED)
 def test_gradients(name: str, way: str) -> None:
-    results = []
-    for device in ("cpu", "xla"):
-        x = torch.tensor([[0.3, -1.2, 0.5], [2.0, 0.7, -0.4], [0.1, 0.9, 1.5]], device=device)
-        x.requires_grad_()
-        y = run_by(way if device == "xla" else "lazy", COMPOSED[name])(x)
-        (y * torch.linspace(0.5, 1, y.numel(), device=device).view(y.shape)).sum().backward()
-        assert x.grad is not None
-        torch_xla.sync()  # one program
-        results.append((y.detach().cpu(), x.grad.cpu()))
-    for result, expected in zip(results[1], results[0], strict=True):
-        torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+    """torch.compile compiles the function, and its backward pass."""
+    function = COMPOSED[name]
+    x = torch.tensor([[0.3, -1.2, 0.5], [2.0, 0.7, -0.4], [0.1, 0.9, 1.5]])
+    run = with_gradients(run_by(way, function))
+    check(lambda x: (run if x.is_xla else with_gradients(function))(x), x, rtol=1e-4, atol=1e-5)
 
 
 def test_no_operator_lacks_its_gradient() -> None:
@@ -79,8 +73,7 @@ def kernels(operator: str) -> set[str]:
 )
 def test_indices_have_64_bits(function: Function) -> None:
     x = torch.tensor([[[0.3, -1.2, 0.5, 3.0], [2.0, 0.7, -0.4, -1.0]]])
-    result, expected = run_by("openxla", function)(x.to("xla")), function(x)
-    assert (result.dtype, result.tolist()) == (expected.dtype, expected.tolist())
+    check(function, x, way="openxla")
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
@@ -88,14 +81,11 @@ def test_indices_have_64_bits(function: Function) -> None:
 @pytest.mark.parametrize("way", ["lazy", "openxla"])
 def test_loss_of_one_sample(reduction: str, weight: list[float] | None, way: str) -> None:
     """Without a dimension for the batch, upstream torch_xla crashes."""
-    found = []
-    for device in ("cpu", "xla"):
-        x = torch.tensor([0.3, -1.2, 0.5], device=device, requires_grad=True)
-        weights = None if weight is None else torch.tensor(weight, device=device)
-        function = run_by(way if device == "xla" else "lazy", functional.cross_entropy)
-        loss = function(x, torch.tensor(1, device=device), weights, reduction=reduction)
-        (2 * loss).backward()
-        torch_xla.sync()
-        found.append((loss.detach().cpu(), x.grad.cpu()))
-    for result, expected in zip(found[1], found[0], strict=True):
-        torch.testing.assert_close(result, expected)
+    run = run_by(way, functional.cross_entropy)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        weights = None if weight is None else torch.tensor(weight, device=x.device)
+        function = run if x.is_xla else functional.cross_entropy
+        return function(x, torch.tensor(1, device=x.device), weights, reduction=reduction)
+
+    check(with_gradients(loss), torch.tensor([0.3, -1.2, 0.5]), **CLOSE)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from testing.ways import run_by
+from testing.as_on_the_cpu import CLOSE, check, with_gradients
 
 NUMBERS = torch.tensor([1.0, float("nan"), float("inf"), float("-inf"), -2.0, 3.0, -0.0, 0.0])
 MASK = torch.tensor([True, False, False, False, False, True, True, False])
@@ -28,29 +28,22 @@ PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 )
 def test_products_with_masks(dtype: torch.dtype, way: str) -> None:
     """XLA selects 0 where the mask is false, and so hides NaN."""
-    cases = {
-        name: case
-        for name, case in PRODUCTS.items()
-        if not (dtype.is_complex and name == "by a comparison")
-    }
 
-    def step(x: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
-        return [case(x, mask) for case in cases.values()]
+    def step(x: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {
+            name: case(x, mask)
+            for name, case in PRODUCTS.items()
+            if not (dtype.is_complex and name == "by a comparison")
+        }
 
     x = torch.complex(NUMBERS, NUMBERS) if dtype.is_complex else NUMBERS.to(dtype)
-    found = run_by(way, step)(x.to("xla"), MASK.to("xla"))
-    for name, a, b in zip(cases, found, step(x, MASK), strict=True):
-        torch.testing.assert_close(a.cpu(), b, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}")
+    check(step, x, MASK, way=way, **CLOSE)
 
 
 @pytest.mark.parametrize("function", [torch.amax, torch.amin])
 def test_gradient_of_an_extremum_of_nan(function: Callable[..., torch.Tensor]) -> None:
-    def gradient(x: torch.Tensor) -> torch.Tensor:
-        x = x.detach().requires_grad_()
-        return torch.autograd.grad(function(x, 1).sum(), x)[0]
-
     x = torch.tensor([[1.0, float("nan"), 3.0], [1.0, 2.0, 2.0]])
-    torch.testing.assert_close(gradient(x.to("xla")).cpu(), gradient(x), equal_nan=True)
+    check(with_gradients(lambda x: function(x, 1)), x, **CLOSE)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -64,8 +57,7 @@ def test_floats_become_small_integers(source: torch.dtype, way: str) -> None:
         return [x.to(dtype) for dtype in dtypes] + copies
 
     x = torch.tensor([0, 0.5, -0.5, 1.9, -1.9, 127.5, 128, -129, 255, 256, -1, 32768, -1e6])
-    for a, b in zip(run_by(way, step)(x.to("xla", source)), step(x.to(source)), strict=True):
-        assert torch.equal(a.cpu(), b)
+    check(step, x.to(source), way=way)
 
 
 @pytest.mark.parametrize("exponent", [0.5, -0.5])

@@ -1,11 +1,13 @@
 """Operators without kernels in torch_xla run on the device, with the CPU's numbers and
 gradients."""
 
+import functools
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch_xla
+from testing.as_on_the_cpu import CLOSE, check, with_gradients
 from testing.ways import run_by
 from torch.nn import functional
 from torch_xla.debug import metrics
@@ -14,22 +16,11 @@ from aten_overrides import cases
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 NAMES = {
-    "addmv",
-    "aminmax",
-    "grid_sampler_2d",
-    "nanmean",
-    "nansum",
-    "nn.functional.adaptive_avg_pool1d",
-    "nn.functional.adaptive_avg_pool2d",
-    "nn.functional.channel_shuffle",
-    "nn.functional.fold",
-    "nn.functional.interpolate",
-    "nn.functional.multi_margin_loss",
-    "nn.functional.pad",
-    "nn.functional.unfold",
-    "nn.functional.upsample_bilinear",
-    "nn.functional.upsample_nearest",
-    "renorm",
+    *("addmv", "aminmax", "grid_sampler_2d", "nanmean", "nansum"),
+    *("nn.functional.adaptive_avg_pool1d", "nn.functional.adaptive_avg_pool2d"),
+    *("nn.functional.channel_shuffle", "nn.functional.fold", "nn.functional.interpolate"),
+    *("nn.functional.multi_margin_loss", "nn.functional.pad", "nn.functional.unfold"),
+    *("nn.functional.upsample_bilinear", "nn.functional.upsample_nearest", "renorm"),
 }
 OPERATORS = {name: op for name, op in cases.operators().items() if op.name in NAMES}
 # Operators that PyTorch does not decompose, or decomposes wrongly for infinities.
@@ -87,17 +78,10 @@ def test_numbers_and_gradients(name: str) -> None:
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 def test_forward_mode(mode: str) -> None:
-    x, tangent = torch.rand(2, 1, 3, 4, 5).unbind()
+    def resize(x: torch.Tensor) -> torch.Tensor:
+        return functional.interpolate(x.square(), scale_factor=2, mode=mode)
 
-    def run(device: str) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.func.jvp(
-            lambda x: functional.interpolate(x.square(), scale_factor=2, mode=mode),
-            (x.to(device),),
-            (tangent.to(device),),
-        )
-
-    for ours, wanted in zip(run("xla"), run("cpu"), strict=True):
-        torch.testing.assert_close(ours.cpu(), wanted)
+    check(lambda x, t: torch.func.jvp(resize, (x,), (t,)), *torch.rand(2, 1, 3, 4, 5), **CLOSE)
 
 
 def written(x: torch.Tensor) -> torch.Tensor:
@@ -112,15 +96,9 @@ def written(x: torch.Tensor) -> torch.Tensor:
 )
 def test_tangents_of_writes_to_views(function: Callable[..., torch.Tensor]) -> None:
     """PyTorch makes the written tensor's tangent from its storage, which XLA tensors lack."""
-    x, tangent = torch.rand(2, 2, 4).unbind()
-    for transform in (
-        lambda x, tangent: torch.func.jvp(function, (x,), (tangent,)),
-        lambda x, tangent: torch.func.jacfwd(function)(x),
-    ):
-        found = transform(x.to("xla"), tangent.to("xla"))
-        torch.testing.assert_close(
-            torch.utils._pytree.tree_map(torch.Tensor.cpu, found), transform(x, tangent)
-        )
+    x, tangent = torch.rand(2, 2, 4)
+    check(lambda x, tangent: torch.func.jvp(function, (x,), (tangent,)), x, tangent, **CLOSE)
+    check(torch.func.jacfwd(function), x, **CLOSE)
 
 
 def resized(x: torch.Tensor) -> torch.Tensor:
@@ -167,18 +145,11 @@ def test_compiled_and_captured(function: Function, way: str) -> None:
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 def test_multilabel_margin_loss(reduction: str, way: str) -> None:
     """PyTorch's decomposition adds losses of class 0 for targets behind the first -1."""
-
-    def step(x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        x = x.detach().requires_grad_()
-        loss = torch.nn.functional.multilabel_margin_loss(x, target, reduction=reduction)
-        return loss.detach(), torch.autograd.grad(loss.sum(), x)[0]
-
+    loss = functools.partial(functional.multilabel_margin_loss, reduction=reduction)
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     target = torch.tensor([[2, 0, -1, 3], [-1, 1, 2, 3], [3, 1, 0, 2]])
     for rows in (slice(None), 0):
-        operands = x[rows], target[rows]
-        found = run_by(way, step)(*(operand.to("xla") for operand in operands))
-        torch.testing.assert_close([each.cpu() for each in found], list(step(*operands)))
+        check(with_gradients(loss), x[rows], target[rows], way=way, **CLOSE)
 
 
 @pytest.mark.parametrize("size", [(11, 13), (30, 50), (20, 12)])
@@ -187,11 +158,8 @@ def test_an_image_of_bytes(size: tuple[int, int], align_corners: bool) -> None:
     """All numbers equal PyTorch's, which rounds each dimension's results, with 16-bit weights."""
     generator = torch.Generator().manual_seed(0)
     image = torch.randint(0, 256, (2, 3, 20, 24), dtype=torch.uint8, generator=generator)
-    found, wanted = (
-        functional.interpolate(x, size, mode="bilinear", align_corners=align_corners)
-        for x in (image.to("xla"), image)
-    )
-    assert torch.equal(found.cpu(), wanted)
+    options = {"mode": "bilinear", "align_corners": align_corners}
+    check(lambda x: functional.interpolate(x, size, **options), image)
 
 
 @pytest.mark.parametrize(
@@ -205,9 +173,5 @@ def test_an_image_of_bytes(size: tuple[int, int], align_corners: bool) -> None:
 def test_tangents_of_upstreams_own_functions(function: Function) -> None:
     """Upstream's autograd functions define no forward-mode AD."""
     x = torch.arange(16.0).view(4, 4).sin()
-    results = []
-    for device in ("cpu", "xla"):
-        own = x.to(device)
-        results.append(torch.func.jvp(function, (own,), (own.cos(),))[1].cpu())
-        results.append(torch.func.jacfwd(function)(own).cpu())
-    torch.testing.assert_close(results[2:], results[:2])
+    check(lambda x: torch.func.jvp(function, (x,), (x.cos(),))[1], x, **CLOSE)
+    check(torch.func.jacfwd(function), x, **CLOSE)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch_xla  # noqa: F401
+from testing.as_on_the_cpu import CLOSE, check, with_gradients
 
 Function = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
 LINALG = torch.linalg
@@ -52,11 +52,9 @@ def _input(dtype: torch.dtype) -> torch.Tensor:
 
 
 def _compare(function: Function, x: torch.Tensor, dtype: torch.dtype) -> None:
-    expected, result = function(x, dtype), function(x.to("xla"), dtype)
-    assert result.dtype == expected.dtype
-    tolerance = {torch.float32: (1e-5, 1e-5), torch.float64: (1e-12, 1e-12)}
-    rtol, atol = tolerance.get(dtype, (None, None))
-    torch.testing.assert_close(result.cpu(), expected, rtol=rtol, atol=atol)
+    tolerance = {torch.float32: 1e-5, torch.float64: 1e-12}.get(dtype)
+    options = CLOSE if tolerance is None else {"rtol": tolerance, "atol": tolerance}
+    check(lambda x: function(x, dtype), x, **options)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -80,8 +78,7 @@ def test_norms(name: str) -> None:
 def test_complex_norms(name: str) -> None:
     x = torch.complex(_input(torch.float32), _input(torch.float32).flip(1))
     for dtype in (torch.complex64, torch.complex128):
-        expected, result = NORMS[name](x, dtype), NORMS[name](x.to("xla"), dtype)
-        torch.testing.assert_close(result.cpu(), expected)
+        check(lambda x, dtype=dtype: NORMS[name](x, dtype), x, **CLOSE)
 
 
 @pytest.mark.parametrize("name", ["mean", "mean of rows", "softmax", "log_softmax"])
@@ -107,14 +104,10 @@ def test_a_narrower_norm_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["mean", "mean of rows", "softmax", "norm", "cumsum"])
 def test_compiled(name: str) -> None:
-    function, x = (FUNCTIONS | NORMS)[name], _input(torch.bfloat16)
-    compiled = torch.compile(lambda x: function(x, torch.float32), backend="openxla")
-    torch.testing.assert_close(compiled(x.to("xla")).cpu(), function(x, torch.float32))
+    function = (FUNCTIONS | NORMS)[name]
+    check(lambda x: function(x, torch.float32), _input(torch.bfloat16), way="openxla", **CLOSE)
 
 
 def test_gradient() -> None:
-    x = _input(torch.bfloat16)
-    expected, result = x.clone().requires_grad_(), x.to("xla").requires_grad_()
-    for tensor in (expected, result):
-        tensor.mean(1, dtype=torch.float32).square().sum().backward()
-    torch.testing.assert_close(result.grad.cpu(), expected.grad)
+    mean = lambda x: x.mean(1, dtype=torch.float32).square()  # noqa: E731
+    check(with_gradients(mean), _input(torch.bfloat16), **CLOSE)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch_xla
-from testing.ways import run_by
+from testing.as_on_the_cpu import CLOSE, check, check_calls, with_gradients
 
 MASKS = {
     "some": torch.tensor([[True, False, True], [False, True, True]]),
@@ -18,29 +18,16 @@ MASKS = {
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("way", ["lazy", "captured", "openxla"])
 def test_values_and_gradients(name: str, way: str) -> None:
-    mask = MASKS[name]
-
-    def step(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> list[torch.Tensor]:
-        x, source = x.detach().requires_grad_(), source.detach().requires_grad_()
-        y = (x * 2).masked_scatter(mask, source * 3)
-        weights = torch.arange(1.0, y.numel() + 1, device=y.device).view(y.shape)
-        return [y.detach(), *torch.autograd.grad((y * weights).sum(), [x, source])]
-
-    run = run_by(way, step)
-    for factor in range(1, 3):
-        tensors = [torch.rand(2, 3) * factor, mask, torch.rand(3, 5)]
-        results = run(*(tensor.to("xla") for tensor in tensors))
-        for result, expected in zip(results, step(*tensors), strict=True):
-            torch.testing.assert_close(result.cpu(), expected)
+    step = with_gradients(lambda x, mask, source: (x * 2).masked_scatter(mask, source * 3))
+    calls = [(torch.rand(2, 3) * i, MASKS[name], torch.rand(3, 5)) for i in range(1, 3)]
+    check_calls(step, calls, way, **CLOSE)
 
 
 def test_in_place() -> None:
-    x, source = torch.zeros(2, 3, dtype=torch.int64), torch.arange(1, 8)
-    own = x.to("xla")
-    for tensor in (own, x):
-        device = tensor.device
-        tensor[:, 1:].masked_scatter_(MASKS["some"][:, 1:].to(device), source.to(device))
-    assert own.tolist() == x.tolist()
+    def write(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> None:
+        x[:, 1:].masked_scatter_(mask[:, 1:], source)
+
+    check(write, torch.zeros(2, 3, dtype=torch.int64), MASKS["some"], torch.arange(1, 8))
 
 
 def test_refusals() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch_xla  # noqa: F401
+from testing.as_on_the_cpu import check
 
 Case = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 CASES: dict[str, Case] = {
@@ -29,11 +29,7 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_numbers(name: str) -> None:
-    def result(device: str) -> torch.Tensor:
-        operands = torch.arange(6.0), torch.tensor(2), torch.tensor(7.0)
-        return CASES[name](*(operand.to(device) for operand in operands))
-
-    assert torch.equal(result("xla").cpu(), result("cpu"))
+    check(CASES[name], torch.arange(6.0), torch.tensor(2), torch.tensor(7.0))
 
 
 def test_dimensions_that_do_not_match_are_refused() -> None:

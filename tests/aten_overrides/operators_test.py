@@ -1,36 +1,30 @@
 """Operators with wrong results in upstream torch_xla, against the CPU's results."""
 
+import functools
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch_xla
+from testing.as_on_the_cpu import CLOSE, check, check_calls, with_gradients
 from testing.ways import run_by
 
 functional = torch.nn.functional
 
 
-@pytest.mark.parametrize("alpha, scale, input_scale", [(1, 1, 1), (0.5, 1.5, 0.75), (-0.5, 1, 1)])
-def test_gradient_of_elu(alpha: float, scale: float, input_scale: float) -> None:
+@pytest.mark.parametrize(
+    "elu",
+    [
+        *(functional.elu, lambda x: functional.elu(x, alpha=0.5)),
+        lambda x: functional.elu(x * 2, alpha=0.5, inplace=True),
+        lambda x: torch.ops.aten.elu(x, 0.5, 1.5, 0.75),
+        lambda x: torch.ops.aten.elu(x, -0.5),
+    ],
+)
+def test_gradient_of_elu(elu: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """Upstream torch_xla uses elu's operand in place of its result."""
-
-    def gradient(x: torch.Tensor) -> torch.Tensor:
-        x = x.detach().requires_grad_()
-        result = torch.ops.aten.elu(x, alpha, scale, input_scale)
-        return torch.autograd.grad((result * result).sum(), x)[0]
-
     x = torch.tensor([-3.0, -1.0, -0.25, 0.0, 0.25, 1.0, 3.0])
-    torch.testing.assert_close(gradient(x.to("xla")).cpu(), gradient(x))
-
-
-def test_gradient_of_elu_in_place() -> None:
-    def gradient(x: torch.Tensor) -> torch.Tensor:
-        x = x.detach().requires_grad_()
-        result = functional.elu(x * 2, alpha=0.5, inplace=True)
-        return torch.autograd.grad((result * result).sum(), x)[0]
-
-    x = torch.tensor([-3.0, -1.0, -0.25, 0.0, 0.25, 1.0, 3.0])
-    torch.testing.assert_close(gradient(x.to("xla")).cpu(), gradient(x))
+    check(with_gradients(elu), x, **CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -83,36 +77,21 @@ def test_gradients_of_frozen_batch_norm(
         torch.testing.assert_close(found.cpu(), expected, rtol=tolerance, atol=tolerance)
 
 
-def test_gradient_of_hardtanh() -> None:
-    """At the bounds the gradient is 0; upstream's is not."""
-
-    def gradient(x: torch.Tensor, *bounds: float) -> torch.Tensor:
-        x = x.detach().requires_grad_()
-        return torch.autograd.grad(functional.hardtanh(x, *bounds).sum(), x)[0]
-
-    x = torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.0, 6.0, 7.0, float("nan")])
-    for bounds in ((-1.0, 1.0), (0.0, 6.0)):
-        assert torch.equal(gradient(x.to("xla"), *bounds).cpu(), gradient(x, *bounds))
-
-
 @pytest.mark.parametrize("p", [float("inf"), float("-inf")])
 def test_infinite_norm(p: float) -> None:
     x = torch.tensor([[1.0, -5.0, 2.0], [-0.5, 0.25, 3.0]])
-    on_device = x.to("xla")
-    for options in ({}, {"dim": 1}, {"dim": (0, 1)}, {"dim": 0, "keepdim": True}):
-        torch.testing.assert_close(on_device.norm(p, **options).cpu(), x.norm(p, **options))
-    wide = on_device.norm(p, dim=1, dtype=torch.float64)
-    torch.testing.assert_close(wide.cpu(), x.norm(p, dim=1, dtype=torch.float64))
+    for options in (
+        *({}, {"dim": 1}, {"dim": (0, 1)}, {"dim": 0, "keepdim": True}),
+        {"dim": 1, "dtype": torch.float64},
+    ):
+        check(lambda x, options=options: x.norm(p, **options), x, **CLOSE)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.float32], ids=str)
 @pytest.mark.parametrize("dim", [None, 0, (0, 1), ()], ids=str)
 def test_count_nonzero(dtype: torch.dtype, dim: int | tuple[int, ...] | None) -> None:
     """Upstream torch_xla counts in the operand's dtype: a mask to True, int8 to -56."""
-    x = (torch.arange(600).reshape(300, 2) % 3).to(dtype)
-    count = torch.count_nonzero(x.to("xla"), dim).cpu()
-    assert torch.equal(count, torch.count_nonzero(x, dim))
-    assert count.dtype == torch.int64
+    check(lambda x: x.count_nonzero(dim), (torch.arange(600).reshape(300, 2) % 3).to(dtype))
 
 
 @pytest.mark.parametrize("scale", [1.7, 0.6, 2.0, (1.3, 2.4)], ids=str)
@@ -121,12 +100,8 @@ def test_count_nonzero(dtype: torch.dtype, dim: int | tuple[int, ...] | None) ->
 def test_interpolate(mode: str, scale: float | tuple[float, float], dtype: torch.dtype) -> None:
     """Upstream torch_xla uses the ratio of the sizes instead of the scale."""
     x = torch.randn(2, 3, 5, 7, generator=torch.Generator().manual_seed(0)).to(dtype)
-    result = functional.interpolate(x.to("xla"), scale_factor=scale, mode=mode)
-    expected = functional.interpolate(x, scale_factor=scale, mode=mode)
-    if dtype != torch.bfloat16:
-        torch.testing.assert_close(result.cpu(), expected)
-    else:
-        torch.testing.assert_close(result.cpu(), expected, rtol=2e-2, atol=2e-2)
+    tolerances = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else CLOSE
+    check(lambda x: functional.interpolate(x, scale_factor=scale, mode=mode), x, **tolerances)
 
 
 @pytest.mark.parametrize("divisor", [None, 1, 5, -5])
@@ -138,35 +113,28 @@ def test_average(
     """Upstream torch_xla ignores divisor_override for integers, and without count_include_pad."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(-50, 50, (1, 2, 5, 6, 7), generator=generator).to(dtype)
-    if pool is functional.avg_pool2d:
-        x = x[0]
     for include in (True, False):
         options = {"padding": 1, "divisor_override": divisor, "count_include_pad": include}
-        result = pool(x.to("xla"), 3, **options)
-        torch.testing.assert_close(result.cpu(), pool(x, 3, **options))
+        average = functools.partial(pool, kernel_size=3, **options)
+        check(average, x[0] if pool is functional.avg_pool2d else x, **CLOSE)
 
 
 @pytest.mark.parametrize("include_pad", [True, False])
-def test_average_of_a_window_past_the_end(include_pad: bool) -> None:
+@pytest.mark.parametrize("divisor", [None, 2])
+def test_average_of_a_window_past_the_end(divisor: int | None, include_pad: bool) -> None:
     x = torch.randn(1, 2, 9, 9, generator=torch.Generator().manual_seed(0))
-    options = {"stride": 2, "padding": 1, "ceil_mode": True, "count_include_pad": include_pad}
-    for divisor in (None, 2):
-        result = functional.avg_pool2d(x.to("xla"), 6, divisor_override=divisor, **options)
-        expected = functional.avg_pool2d(x, 6, divisor_override=divisor, **options)
-        torch.testing.assert_close(result.cpu(), expected)
+    check(lambda x: functional.avg_pool2d(x, 6, 2, 1, True, include_pad, divisor), x, **CLOSE)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int32], ids=str)
 def test_sums_of_integers(dtype: torch.dtype) -> None:
     """Upstream torch_xla adds up in the operand's dtype: positions in a mask are True."""
     x = (torch.arange(300) % 3).to(dtype)
-    total = x.to("xla").cumsum(0).cpu()
-    assert total.dtype == torch.int64
-    assert torch.equal(total, x.cumsum(0))
-    assert x.to("xla").cumsum(0, dtype=torch.float32).dtype == torch.float32
+    check(lambda x: x.cumsum(0), x)
+    check(lambda x: (x[:0].cumsum(0), x[:0].view(2, 0).cumsum(1)), x)
+    check(lambda x: x.cumsum(0, dtype=torch.float32), x)
     if dtype != torch.bool:
-        square = (x * 40).reshape(15, 20)
-        assert torch.equal(square.to("xla").trace().cpu(), square.trace())
+        check(torch.trace, (x * 40).reshape(15, 20))
 
 
 def test_singular_values_of_a_batch() -> None:
@@ -198,17 +166,12 @@ def test_floor_division(dtype: torch.dtype, way: str) -> None:
             (x // y) * y + x % y,
         ]
 
-    run = run_by(way, divide)
     infinity = float("inf")
     x = torch.tensor([1.0, -1, 3, -3, 0.7, -0.3, 6, 5e3, infinity, -1, 0, -5, 2, 5])
     y = torch.tensor([0.1, 0.1, 0.3, 0.3, 0.1, 0.1, 0.2, 0.1, 2, infinity, 0.5, 0, -0.4, -2])
     if not dtype.is_floating_point:
         x, y = x[[1, 2, 6, 7, 11, 12, 13]], 10 * y[[1, 2, 6, 7, 12, 12, 13]]
-    x, y = x.to(dtype), y.to(dtype)
-    results = run(x.to("xla"), y.to("xla"))
-    torch_xla.sync()
-    for result, expected in zip(results, divide(x, y), strict=True):
-        torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=0, equal_nan=True)
+    check(divide, x.to(dtype), y.to(dtype), way=way)
 
 
 REDUCTIONS: dict[str, Callable] = {
@@ -235,33 +198,15 @@ def test_reductions_of_all_dimensions(name: str, way: str) -> None:
     def several(x: torch.Tensor) -> list[torch.Tensor]:
         return [reduce(x), reduce(x, ()), reduce(x, (0, 1)), reduce(x, 1), reduce(x[0, 0], 0)]
 
-    x = torch.tensor([[1.0, -2, 0.5], [4, 0.25, -3]])
-    results = run_by(way, several)(x.to("xla"))
-    torch_xla.sync()
-    for result, expected in zip(results, several(x), strict=True):
-        torch.testing.assert_close(result.cpu(), expected)
+    check(several, torch.tensor([[1.0, -2, 0.5], [4, 0.25, -3]]), way=way, **CLOSE)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, 3.0, float("inf")])
 def test_pairwise_distances(p: float) -> None:
+    """The first distance is 0, where only some of these norms have a gradient."""
     x = torch.tensor([[1.0, -2, 0.5], [1, -2, 0.5], [0, 3, 1]])
-    found = []
-    for operand in (x.clone(), x.to("xla")):
-        distances = functional.pdist(operand.requires_grad_(), p)
-        distances[1:].sum().backward()
-        found.append((distances.detach().cpu(), operand.grad.cpu()))
-    for result, expected in zip(found[1], found[0], strict=True):
-        torch.testing.assert_close(result, expected)
-
-
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-def test_embedding_bag(mode: str) -> None:
-    """In upstream torch_xla the largest of negative numbers is 0."""
-    indices, offsets = torch.tensor([1, 4, 2, 1, 3, 5, 5]), torch.tensor([0, 3, 3, 5])
-    table = torch.randn(10, 5, generator=torch.Generator().manual_seed(0)) - 2
-    operands = (indices, table, offsets)
-    result = functional.embedding_bag(*(operand.to("xla") for operand in operands), mode=mode)
-    torch.testing.assert_close(result.cpu(), functional.embedding_bag(*operands, mode=mode))
+    check(lambda x: functional.pdist(x, p), x, **CLOSE)
+    check(with_gradients(lambda x: functional.pdist(x, p)[1:]), x, **CLOSE)
 
 
 @pytest.mark.parametrize("shape, dims", [((0, 3), 0), ((3, 0), (0, 1)), ((0,), None)])
@@ -296,20 +241,11 @@ def test_pool_of_wrong_sizes(name: str) -> None:
     assert pool(x, 3, 1, padding=1).cpu().shape == (1, 2, 6, 6)
 
 
-def test_sum_of_nothing() -> None:
-    assert torch.zeros(2, 0, device="xla").cumsum(1).cpu().shape == (2, 0)
-    assert torch.zeros(0, dtype=torch.bool, device="xla").cumsum(0).cpu().dtype == torch.int64
-
-
 @pytest.mark.parametrize("shape", [(4, 4), (3, 4, 4), (2, 0, 4, 4), (0, 0)])
 def test_inverse_and_its_info(shape: tuple[int, ...]) -> None:
     """In upstream torch_xla, `info` has the shape of the matrices."""
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    inverse, info = torch.linalg.inv_ex(x.to("xla"))
-    expected, expected_info = torch.linalg.inv_ex(x)
-    assert info.dtype == torch.int32
-    assert torch.equal(info.cpu(), expected_info)
-    torch.testing.assert_close(inverse.cpu(), expected, rtol=1e-4, atol=1e-4)
+    check(lambda x: tuple(torch.linalg.inv_ex(x)), x, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("way", ["lazy", "captured", "openxla"])
@@ -329,11 +265,7 @@ def test_index_from_an_operator_with_several_results(
     select: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], way: str
 ) -> None:
     """Upstream torch_xla crashes the process."""
-    step = run_by(way, select)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(2):
-        x, order = torch.randn(5, 3, generator=generator), torch.randn(5, generator=generator)
-        assert torch.equal(step(x.to("xla"), order.to("xla")).cpu(), select(x, order))
+    check_calls(select, [(torch.randn(5, 3), torch.randn(5)) for _ in range(2)], way)
 
 
 @pytest.mark.parametrize("way", ["lazy", "captured", "openxla"])
@@ -351,13 +283,7 @@ def test_slice_that_begins_before_the_first_element(bounds: tuple, way: str) -> 
         written[..., where] = 7
         return x[..., where] + 1, written, x[where]
 
-    called = run_by(way, step)
-    for i in range(2):
-        x = torch.arange(20.0).view(2, 10) + i
-        results = called(x.to("xla"))
-        torch_xla.sync()
-        for found, expected in zip(results, step(x), strict=True):
-            assert torch.equal(found.cpu(), expected)
+    check_calls(step, [(torch.arange(20.0).view(2, 10) + i,) for i in range(2)], way)
 
 
 def test_gradient_of_a_slice_that_begins_before_the_first_element() -> None:
@@ -389,10 +315,8 @@ def test_complex128_on_the_way_to_the_cpu() -> None:
     """The upstream binary drops imaginary parts when it copies operands to the CPU for an
     operator."""
     z = torch.tensor([3 + 4j, -1j], dtype=torch.complex128)
-    torch.testing.assert_close(z.to("xla").abs().cpu(), z.abs())
-    x = torch.tensor([1.0, 2.0], dtype=torch.float64)
-    loss = functional.l1_loss(z.to("xla"), x.to("xla"))
-    torch.testing.assert_close(loss.cpu(), functional.l1_loss(z, x))
+    check(torch.abs, z, **CLOSE)
+    check(functional.l1_loss, z, torch.tensor([1.0, 2.0], dtype=torch.float64), **CLOSE)
 
 
 @pytest.mark.parametrize("dtypes", [(torch.int64, torch.int32), (torch.bool, torch.int32)])
@@ -401,29 +325,27 @@ def test_indices_of_two_dtypes(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
     x = torch.arange(12.0).view(3, 4)
     rows = torch.tensor([0, 1, 2] if dtypes[0] == torch.int64 else [1, 1, 1]).to(dtypes[0])
     columns = torch.tensor([3, 1, 1]).to(dtypes[1])
-    found = x.to("xla")
-    assert torch.equal(found[rows.to("xla"), columns.to("xla")].cpu(), x[rows, columns])
+    check(lambda x, i, j: x[i, j], x, rows, columns)
     for accumulate in (False, True):
-        x.index_put_((rows, columns), torch.ones(3), accumulate)
-        found.index_put_(
-            (rows.to("xla"), columns.to("xla")), torch.ones(3, device="xla"), accumulate
-        )
-        assert torch.equal(found.cpu(), x)
+        put = lambda x, i, j, ones, add=accumulate: x.index_put_((i, j), ones, add)  # noqa: E731
+        check(put, x, rows, columns, torch.ones(3))
 
 
 @pytest.mark.parametrize("function", [torch.addcmul, torch.addcdiv])
 def test_products_of_integers_and_floats(function: Callable) -> None:
     """The upstream kernels multiply by the value in the dtype of tensor1: half of it was 0."""
-    x, y, n = torch.tensor([1.5, 2, -3]), torch.tensor([0.5, 4, 8]), torch.tensor([1, 2, 3])
-    result = function(x.to("xla"), n.to("xla"), y.to("xla"), value=0.5)
-    torch.testing.assert_close(result.cpu(), function(x, n, y, value=0.5))
+    x, n, y = torch.tensor([1.5, 2, -3]), torch.tensor([1, 2, 3]), torch.tensor([0.5, 4, 8])
+    check(functools.partial(function, value=0.5), x, n, y, **CLOSE)
     with pytest.raises(RuntimeError, match="Integer division with addcdiv"):
         torch.addcdiv(x.to("xla"), n.to("xla"), n.to("xla"))
 
 
 def test_lengths_of_ctc_loss_on_the_cpu() -> None:
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(10, 2, 5, generator=generator).log_softmax(-1)
-    targets, lengths = torch.tensor([[1, 2], [3, 4]]), (torch.tensor([10, 9]), torch.tensor([2, 1]))
-    result = functional.ctc_loss(scores.to("xla"), targets.to("xla"), *lengths)
-    torch.testing.assert_close(result.cpu(), functional.ctc_loss(scores, targets, *lengths))
+    scores, targets = torch.randn(10, 2, 5).log_softmax(-1), torch.tensor([[1, 2], [3, 4]])
+    lengths = torch.tensor([10, 9]), torch.tensor([2, 1])
+    check(
+        lambda scores, targets: functional.ctc_loss(scores, targets, *lengths),
+        scores,
+        targets,
+        **CLOSE,
+    )

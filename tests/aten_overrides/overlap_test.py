@@ -1,11 +1,14 @@
-"""Writes to memory that several elements share: PyTorch's error, or PyTorch's values."""
+"""Writes to expanded tensors, windows, and other memory that several elements share.
+
+They have PyTorch's error, or PyTorch's values.
+"""
 
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch_xla  # noqa: F401
-from testing.ways import run_by
+from testing.as_on_the_cpu import check, check_calls, with_gradients
 
 Call = Callable[[torch.Tensor], object]
 ELEMENTS = "more than one element of the written-to tensor refers to a single memory location"
@@ -122,11 +125,7 @@ def test_writes(name: str, way: str) -> None:
         WRITES[name](x)
         return x * 1
 
-    x = torch.arange(9.0).view(3, 3)
-    on_device = x.to("xla")
-    result = run_by(way, step)(on_device)
-    assert torch.equal(result.cpu(), step(x))
-    assert torch.equal(on_device.cpu(), x)
+    check(step, torch.arange(9.0).view(3, 3), way=way)
 
 
 def test_a_mask_is_filled_with_one_of_the_elements() -> None:
@@ -135,3 +134,91 @@ def test_a_mask_is_filled_with_one_of_the_elements() -> None:
     for y in (x, on_device):
         y[y > 4] = y[1]
     assert torch.equal(on_device.cpu(), x)
+
+
+EXPANDED: dict[str, Call] = {
+    "one row": lambda y: y[1].fill_(2.5),
+    "infinity": lambda y: y[0].fill_(-torch.inf),
+    "NaN": lambda y: y[1].fill_(torch.nan),
+    "a small number": lambda y: y[0].fill_(1e-6),
+    "all": lambda y: y.zero_(),
+    "all of a column": lambda y: y[..., 0].fill_(7),
+    "two rows, one after the other": lambda y: (y[1].fill_(2), y[0].fill_(4)),
+    "nothing": lambda y: y[:0].fill_(3),
+}
+OF_ALL_TYPES = ["all", "all of a column", "two rows, one after the other", "nothing"]
+SHAPES = {
+    "a new dimension": ((4,), (3, 4)),
+    "a dimension of one": ((1, 4), (3, 4)),
+    "two": ((2, 1, 4), (3, 2, 5, 4)),
+    "none": ((3, 4), (3, 4)),
+    "without dimensions": ((), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("way", ["lazy", "captured"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, torch.float32) for name in EXPANDED]
+    + [(name, dtype) for name in OF_ALL_TYPES for dtype in (torch.int64, torch.bool)],
+)
+def test_writes_to_an_expanded_tensor(name: str, shape: str, dtype: torch.dtype, way: str) -> None:
+    """PyTorch's own functionalization gets them wrong."""
+    own, expanded = SHAPES[shape]
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x.expand(expanded)
+        EXPANDED[name](y)
+        return y * 1
+
+    numbers = torch.arange(torch.Size(own).numel()) - 2.0
+    numbers[:1] = 1e8
+    numbers[-1:] = torch.inf if dtype == torch.float32 else 3
+    check(step, numbers.view(own).to(dtype), way=way)
+
+
+@pytest.mark.parametrize(
+    "dim, size, step", [(1, 3, 3), (1, 2, 3), (0, 1, 2), (-1, 8, 8), (1, 4, 5)]
+)
+def test_elements_outside_of_windows_stay(dim: int, size: int, step: int) -> None:
+    def write(x: torch.Tensor) -> torch.Tensor:
+        windows = x.unfold(dim, size, step)
+        windows.add_(100)
+        windows[..., 0].mul_(2)
+        return x.clone()
+
+    check(write, torch.arange(32.0).view(4, 8))
+
+
+@pytest.mark.parametrize("way", ["captured", "openxla"])
+def test_windows_in_a_program(way: str) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.unfold(1, 3, 3).add_(1)
+        return y
+
+    check_calls(step, [(torch.arange(16.0).view(2, 8) + i,) for i in range(3)], way)
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    y = (x * 2).expand(3, 8)
+    y[1] = 5
+    return y
+
+
+def windows(x: torch.Tensor) -> torch.Tensor:
+    y = x * x
+    y.unfold(0, 3, 4).mul_(3)
+    return y
+
+
+@pytest.mark.parametrize("function", [rows, windows])
+def test_gradients(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    check(with_gradients(function), torch.arange(8.0))
+
+
+def test_other_devices_keep_pytorchs_unfold() -> None:
+    x = torch.arange(6.0)
+    found = torch.func.functionalize(lambda x: x.unfold(0, 2, 2) * 2)(x)
+    assert torch.equal(found, x.unfold(0, 2, 2) * 2)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch_xla  # noqa: F401
+from testing.as_on_the_cpu import CLOSE, check, with_gradients
 
 NAN, INF = float("nan"), float("inf")
 NUMBERS = [
@@ -39,10 +39,6 @@ def _with_signs(numbers: list, dtype: torch.dtype, sign: int) -> torch.Tensor:
     return torch.where(x.isnan(), nan, x)
 
 
-def _check(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> None:
-    torch.testing.assert_close(function(x.to("xla")).cpu(), function(x), equal_nan=True)
-
-
 @pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [*VALUES, *QUANTILES])
@@ -50,7 +46,7 @@ def test_values(name: str, dtype: torch.dtype, sign: int) -> None:
     if name in QUANTILES and dtype not in (torch.float32, torch.float64):
         pytest.skip("PyTorch has no such quantile")
     for numbers in NUMBERS:
-        _check((VALUES | QUANTILES)[name], _with_signs(numbers, dtype, sign))
+        check((VALUES | QUANTILES)[name], _with_signs(numbers, dtype, sign))
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -58,43 +54,30 @@ def test_computed_nan(name: str) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return VALUES[name](x / x.abs() + x)
 
-    _check(function, torch.tensor([0.0, 4.0, -1.0, 2.0]))
+    check(function, torch.tensor([0.0, 4.0, -1.0, 2.0]))
 
 
 @pytest.mark.parametrize("is_descending", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_stable(dtype: torch.dtype, is_descending: bool) -> None:
+    def order(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values, indices = x.sort(stable=True, descending=is_descending)
+        is_negative = values.signbit() & ~values.isnan()  # of zeros, too
+        return values, indices, is_negative, x.argsort(stable=True, descending=is_descending)
+
     for numbers in NUMBERS:
-        x = _with_signs(numbers, dtype, -1)
-        expected = x.sort(stable=True, descending=is_descending)
-        result = x.to("xla").sort(stable=True, descending=is_descending)
-        torch.testing.assert_close(result.indices.cpu(), expected.indices)
-        torch.testing.assert_close(result.values.cpu(), expected.values, equal_nan=True)
-        is_number = ~expected.values.isnan()
-        torch.testing.assert_close(
-            result.values.cpu().signbit() & is_number, expected.values.signbit() & is_number
-        )
-        order = x.to("xla").argsort(stable=True, descending=is_descending)
-        torch.testing.assert_close(order.cpu(), expected.indices)
+        check(order, _with_signs(numbers, dtype, -1), **CLOSE)
 
 
 def test_shapes() -> None:
     for x in (torch.tensor(-0.0), torch.empty(0, 3), torch.empty(3, 0)):
         for dim in range(max(x.dim(), 1)):
-            result = x.to("xla").sort(dim=dim, stable=True)
-            expected = x.sort(dim=dim, stable=True)
-            torch.testing.assert_close(result.values.cpu(), expected.values)
-            torch.testing.assert_close(result.indices.cpu(), expected.indices)
+            check(lambda x, dim=dim: tuple(x.sort(dim=dim, stable=True)), x, **CLOSE)
 
 
 def test_gradient() -> None:
-    x = torch.randn(3, 5)
-    expected, result = x.clone().requires_grad_(), x.to("xla").requires_grad_()
-    for tensor in (expected, result):
-        (
-            tensor.sort(stable=True).values.cumsum(-1) + tensor.topk(5).values
-        ).square().sum().backward()
-    torch.testing.assert_close(result.grad.cpu(), expected.grad)
+    function = lambda x: x.sort(stable=True).values.cumsum(-1) + x.topk(5).values  # noqa: E731
+    check(with_gradients(lambda x: function(x).square()), torch.randn(3, 5), **CLOSE)
 
 
 def test_compiled() -> None:
@@ -102,8 +85,4 @@ def test_compiled() -> None:
         y = x / x.abs() + x
         return *y.sort(stable=True), y.topk(2).values, y.kthvalue(1).values
 
-    x = torch.tensor([0.0, 4.0, -1.0, -0.0, 2.0])
-    for result, expected in zip(
-        torch.compile(function, backend="openxla")(x.to("xla")), function(x), strict=True
-    ):
-        torch.testing.assert_close(result.cpu(), expected, equal_nan=True)
+    check(function, torch.tensor([0.0, 4.0, -1.0, -0.0, 2.0]), way="openxla", **CLOSE)

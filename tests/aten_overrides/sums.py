@@ -77,8 +77,11 @@ def _reduced(function: Function, reduction: str) -> Function:
     return lambda *operands: function(*operands, reduction=reduction)
 
 
+_WIDTHS = {1: COUNT // 2, 2: 224, 3: 36}  # by the number of dimensions
+
+
 def _pool(function: Function, dims: int) -> Callable[[_Numbers], list[Case]]:
-    width = {1: COUNT // 2, 2: 224, 3: 36}[dims]
+    width = _WIDTHS[dims]
 
     def cases(numbers: _Numbers) -> list[Case]:
         x = numbers.uniform(1, 2, *[width] * dims)
@@ -88,12 +91,7 @@ def _pool(function: Function, dims: int) -> Callable[[_Numbers], list[Case]]:
 
 
 def _adaptive(function: Function, dims: int) -> Callable[[_Numbers], list[Case]]:
-    width = {1: COUNT // 2, 2: 224, 3: 36}[dims]
-
-    def cases(numbers: _Numbers) -> list[Case]:
-        return [(lambda x: function(x, 1), (numbers.uniform(1, 2, *[width] * dims),))]
-
-    return cases
+    return _one(lambda n: (n.uniform(1, 2, *[_WIDTHS[dims]] * dims),), lambda x: function(x, 1))
 
 
 def _one(make_operands: Callable[[_Numbers], tuple], function: Function) -> Callable:
@@ -138,9 +136,7 @@ CASES: dict[str, Callable[[_Numbers], list[Case]]] = {
     "std_mean": _reduction(lambda x, dim: torch.std_mean(x, dim)),
     "var_mean": _reduction(lambda x, dim: torch.var_mean(x, dim)),
     "norm": _reduction(lambda x, dim: x.norm(dim=dim)),
-    "linalg.vector_norm with 1": _reduction(_norm(1)),
-    "linalg.vector_norm with 2": _reduction(_norm(2)),
-    "linalg.vector_norm with 3": _reduction(_norm(3)),
+    **{f"linalg.vector_norm with {p}": _reduction(_norm(p)) for p in (1, 2, 3)},
     "dist": _one(lambda n: (n.uniform(COUNT), n.uniform(COUNT)), torch.dist),
     "prod": _of_one_dimension(lambda x, dim: (1 + x / 5000).prod(dim)),
     "logsumexp": _reduction(lambda x, dim: x.logsumexp(dim)),
@@ -150,17 +146,13 @@ CASES: dict[str, Callable[[_Numbers], list[Case]]] = {
     "cumprod": _of_one_dimension(lambda x, dim: (1 + x / 5000).cumprod(dim)),
     "logcumsumexp": _of_one_dimension(lambda x, dim: x.logcumsumexp(dim)),
     "trapezoid": _of_one_dimension(lambda x, dim: torch.trapezoid(x, dim=dim)),
-    "nn.functional.mse_loss": _loss(functional.mse_loss),
-    "nn.functional.l1_loss": _loss(functional.l1_loss),
-    "nn.functional.smooth_l1_loss": _loss(functional.smooth_l1_loss),
-    "nn.functional.huber_loss": _loss(functional.huber_loss),
-    "nn.functional.kl_div": _loss(functional.kl_div),
-    "nn.functional.poisson_nll_loss": _loss(functional.poisson_nll_loss),
-    "nn.functional.soft_margin_loss": _loss(functional.soft_margin_loss),
-    "nn.functional.binary_cross_entropy": _loss(functional.binary_cross_entropy),
-    "nn.functional.binary_cross_entropy_with_logits": _loss(
-        functional.binary_cross_entropy_with_logits
-    ),
+    **{
+        f"nn.functional.{name}": _loss(getattr(functional, name))
+        for name in (
+            *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss"),
+            *("soft_margin_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"),
+        )
+    },
     "nn.functional.cross_entropy": lambda n: [
         (
             _reduced(functional.cross_entropy, kind),
@@ -174,12 +166,11 @@ CASES: dict[str, Callable[[_Numbers], list[Case]]] = {
     "nn.functional.cosine_similarity": _one(
         lambda n: (n.uniform(4, COUNT // 4), n.uniform(4, COUNT // 4)), functional.cosine_similarity
     ),
-    "nn.functional.avg_pool1d": _pool(functional.avg_pool1d, 1),
-    "nn.functional.avg_pool2d": _pool(functional.avg_pool2d, 2),
-    "nn.functional.avg_pool3d": _pool(functional.avg_pool3d, 3),
-    "nn.functional.adaptive_avg_pool1d": _adaptive(functional.adaptive_avg_pool1d, 1),
-    "nn.functional.adaptive_avg_pool2d": _adaptive(functional.adaptive_avg_pool2d, 2),
-    "nn.functional.adaptive_avg_pool3d": _adaptive(functional.adaptive_avg_pool3d, 3),
+    **{
+        f"nn.functional.{name}{dims}d": make_cases(getattr(functional, f"{name}{dims}d"), dims)
+        for name, make_cases in (("avg_pool", _pool), ("adaptive_avg_pool", _adaptive))
+        for dims in (1, 2, 3)
+    },
     "nn.functional.layer_norm": _one(
         lambda n: (n.uniform(4, COUNT // 4),), lambda x: functional.layer_norm(x, x.shape[1:])
     ),
@@ -198,12 +189,12 @@ CASES: dict[str, Callable[[_Numbers], list[Case]]] = {
     ),
     "matmul": _one(lambda n: (n.uniform(2, COUNT // 2), n.uniform(COUNT // 2, 2)), torch.matmul),
     "scatter_add": _scatter(lambda into, at, source: into.scatter_add(0, at, source)),
-    "scatter_reduce with sum": _scatter(
-        lambda into, at, source: into.scatter_reduce(0, at, source, "sum")
-    ),
-    "scatter_reduce with mean": _scatter(
-        lambda into, at, source: into.scatter_reduce(0, at, source, "mean")
-    ),
+    **{
+        f"scatter_reduce with {name}": _scatter(
+            lambda into, at, source, name=name: into.scatter_reduce(0, at, source, name)
+        )
+        for name in ("sum", "mean")
+    },
     "index_add": _scatter(lambda into, at, source: into.index_add(0, at, source)),
     "index_put that accumulates": _scatter(
         lambda into, at, source: into.index_put((at,), source, accumulate=True)

@@ -8,21 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from testing.cuda_sources import SHARED, axpy
 
 import torch_xla_ext
 from torch_xla_ext import CudaKernel, cuda_kernel
 from xla_kernels.plugin.driver import compute_capability
 
-AXPY = """
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-template <typename T>
-__global__ void axpy(float a, const T* x, const T* y, T* out, int64_t n) {
-  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < n) out[i] = static_cast<T>(a * static_cast<float>(x[i]) + static_cast<float>(y[i]));
-}
-"""
 ADD_TO = """
 struct Range { int begin, end; };
 extern "C" __global__ void add_to(float* state, const float* x, Range range) {
@@ -50,28 +41,6 @@ __global__ void sum(const int* x, int* partial, int* out) {
   if (threadIdx.x == 0) out[blockIdx.x] = total;
 }
 """
-# Reverses x by way of shared memory.
-SHARED = """
-__global__ void reverse(const float* x, float* out, int n) {
-  extern __shared__ float buffer[];
-  for (int i = threadIdx.x; i < n; i += blockDim.x) buffer[i] = x[i];
-  __syncthreads();
-  for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = buffer[n - 1 - i];
-}
-"""
-
-
-def axpy(**options: object) -> CudaKernel:
-    return cuda_kernel(
-        AXPY,
-        "axpy<{T}>",
-        signature="(x: T[*shape], y: T[*shape]) -> (out: T[*shape]) where T: F32 | F16 | BF16",
-        parameters="a: f32",
-        arguments="a x y out out.size",
-        grid=lambda call: -(-call["x"].size // 256),
-        block=256,
-        **options,
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +52,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_operator(dtype: torch.dtype, device: torch.device) -> None:
     name = f"gpu_cuda_kernel::axpy_{str(dtype).removeprefix('torch.')}"
     operator = torch_xla_ext.define_operator(
-        f"{name}(Tensor x, Tensor y, float a) -> Tensor", target=axpy()
+        f"{name}(Tensor x, Tensor y, float a) -> Tensor", target=axpy(cuda_kernel)
     )
     x, y = torch.randn(33, 70).to(dtype), torch.randn(33, 70).to(dtype)
     expected = (2.5 * x.double() + y.double()).to(dtype)
@@ -165,7 +134,7 @@ def test_files(architecture: str, tmp_path: Path, device: torch.device) -> None:
 
 
 def test_many_launches_in_one_program(device: torch.device) -> None:
-    kernel = axpy()
+    kernel = axpy(cuda_kernel)
     x, y = torch.randn(1000), torch.randn(1000)
     on_device, total, expected = y.to(device), x.to(device), x
     for _ in range(32):
@@ -196,16 +165,7 @@ def test_many_launches_are_one_cuda_graph(tmp_path: Path) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no CUDA")
 def test_cuda_tensors() -> None:
     operator = torch_xla_ext.define_operator(
-        "gpu_cuda_kernel::axpy(Tensor x, Tensor y, float a) -> Tensor", target=axpy()
+        "gpu_cuda_kernel::axpy(Tensor x, Tensor y, float a) -> Tensor", target=axpy(cuda_kernel)
     )
     x, y = torch.randn(1000, device="cuda"), torch.randn(1000, device="cuda")
     torch.testing.assert_close(operator(x, y, 2.0), 2 * x + y)
-
-
-def test_a_reference_is_not_needed(device: torch.device) -> None:
-    def fail(*args: Tensor) -> Tensor:
-        raise AssertionError("a GPU runs the kernel")
-
-    x = torch.randn(10).to(device)
-    (y,) = axpy(reference=fail)(x, x, 1.0)
-    torch.testing.assert_close(y.cpu(), 2 * x.cpu())

@@ -21,14 +21,6 @@ def test_sum_is_torchs_bit_for_bit(dtype: torch.dtype, size: int) -> None:
     assert torch.equal(ops.simple_add(a, b), a + b)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_opcheck(dtype: torch.dtype) -> None:
-    args = tuple(random(dtype, 3, 4).cuda() for _ in range(2))
-    if dtype.is_floating_point:
-        args = tuple(arg.requires_grad_() for arg in args)
-    torch.library.opcheck(torch.ops.xla_gpu.simple_add.default, args)
-
-
 def test_views() -> None:
     a, b = torch.randn(16, 24, device="cuda"), torch.randn(16, 24, device="cuda")
     for view in (lambda x: x.t(), lambda x: x[1:, 2:5], lambda x: x.reshape(-1)[1:]):
@@ -58,21 +50,6 @@ def test_cuda_graph() -> None:
     a.fill_(3)
     graph.replay()
     assert torch.equal(total, torch.full_like(a, 6))
-
-
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiled(backend: str) -> None:
-    compiled = torch.compile(
-        lambda x, y: ops.simple_add(x, y).relu(), backend=backend, fullgraph=True
-    )
-    a, b = torch.randn(100, device="cuda"), torch.randn(100, device="cuda")
-    assert torch.equal(compiled(a, b), (a + b).relu())
-
-
-def test_backward() -> None:
-    a = torch.randn(10, device="cuda", requires_grad=True)
-    ops.simple_add(a, a).sum().backward()
-    assert torch.equal(a.grad, torch.full_like(a, 2))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

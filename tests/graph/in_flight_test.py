@@ -1,11 +1,13 @@
 """Captured steps whose program has not started yet, or whose results are still referenced."""
 
+import contextlib
 import copy
 import faulthandler
 import functools
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -23,14 +25,6 @@ def slow(x: Tensor) -> Tensor:
     return x + 1
 
 
-@slow.register_fake
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x)
-
-
-register_torch_operator("in_flight_test::slow")
-
-
 gate = threading.Event()
 gate.set()
 passed: list[bool] = []
@@ -42,12 +36,21 @@ def gated(x: Tensor) -> Tensor:
     return x + 1
 
 
-@gated.register_fake
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x)
+for _operator, _name in ((slow, "slow"), (gated, "gated")):
+    _operator.register_fake(torch.empty_like)
+    register_torch_operator(f"in_flight_test::{_name}")
 
 
-register_torch_operator("in_flight_test::gated")
+@contextlib.contextmanager
+def closed_gate() -> Iterator[None]:
+    """Programs that are started in the block wait in `gated` until its end."""
+    torch_xla.sync(wait=True)
+    passed.clear()
+    gate.clear()
+    try:
+        yield
+    finally:
+        gate.set()
 
 
 @pytest.fixture(autouse=True)
@@ -132,33 +135,24 @@ def test_two_threads_and_a_lazy_one() -> None:
     state, count = counter(), 60
     step = capture(lambda: state.add_(1).clone())
     step()
-    errors: list[BaseException] = []
     seen: list[float] = []
-
-    def work(run: Callable[[], None]) -> None:
-        try:
-            for _ in range(count):
-                run()
-        except BaseException as error:
-            errors.append(error)
+    lock = threading.Lock()  # torch_xla's tracing of one tensor is not for two threads
 
     def lazily() -> None:
         x = counter(3)
         assert (x * 2 + 1).tolist() == [7] * 4
-
-    lock = threading.Lock()  # torch_xla's tracing of one tensor is not for two threads
 
     def captured() -> None:
         with lock:
             result = step()
         seen.append(result[0].item())
 
-    threads = [threading.Thread(target=work, args=(run,)) for run in (captured, captured, lazily)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    def work(run: Callable[[], None]) -> None:
+        for _ in range(count):
+            run()
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, (captured, captured, lazily)))
     assert sorted(seen) == list(range(2, 2 * count + 2))
     assert state.tolist() == [2 * count + 1] * 4
 
@@ -170,16 +164,11 @@ def test_calls_do_not_wait_for_the_launch_before(others: int) -> None:
     step = capture(lambda x: state.copy_(gated(state) + x), check_python=False)
     double = capture(lambda x: (2 * x, *(x * weight for weight in weights)), check_python=False)
     results = [double(step(counter())) for _ in range(2)]
-    torch_xla.sync(wait=True)
-    passed.clear()
-    gate.clear()
-    try:
+    with closed_gate():
         batch = counter(1)
         step(batch)
         results.append(double(state))
         step(batch)
-    finally:
-        gate.set()
     assert set(state.tolist()) == {6}
     assert set(results[-1][0].tolist()) == {8}
     assert passed == [True, True]
@@ -195,13 +184,8 @@ def test_a_call_takes_many_results_of_a_launch_that_it_does_not_wait_for() -> No
     total = capture(lambda *values: torch.stack(values).sum(0), check_python=False)
     for _ in range(2):
         total(*make(counter()))
-    torch_xla.sync(wait=True)
-    passed.clear()
-    gate.clear()
-    try:
+    with closed_gate():
         result = total(*make(counter(1)))
-    finally:
-        gate.set()
     assert set(result.tolist()) == {4 * sum(range(100))}
     assert passed == [True]
 
@@ -219,14 +203,9 @@ def test_a_call_writes_to_many_arguments_of_a_launch_that_it_does_not_wait_for()
     for _ in range(2):
         read(counter())
         write()
-    torch_xla.sync(wait=True)
-    passed.clear()
-    gate.clear()
-    try:
+    with closed_gate():
         result = read(counter())
         write()
-    finally:
-        gate.set()
     assert set(result.tolist()) == {1 + sum(range(100)) + 200}
     assert set(states[-1].tolist()) == {99 + 3}
     assert passed == [True]
@@ -237,14 +216,9 @@ def test_sync_does_not_wait_for_a_launch_where_it_computes_nothing() -> None:
     step = capture(lambda: state.copy_(gated(state)), check_python=False)
     for _ in range(2):
         step()
-    torch_xla.sync(wait=True)
-    passed.clear()
-    gate.clear()
-    try:
+    with closed_gate():
         step()
         torch_xla.sync()
-    finally:
-        gate.set()
     torch_xla.sync(wait=True)
     assert passed == [True]
     assert set(state.tolist()) == {3}
@@ -267,13 +241,8 @@ def test_a_training_step_of_torch_compile_waits_for_no_launch() -> None:
     batch = counter(1)
     for _ in range(3):
         step(batch)
-    torch_xla.sync(wait=True)
-    passed.clear()
-    gate.clear()
-    try:
+    with closed_gate():
         loss = step(batch)
-    finally:
-        gate.set()
     torch_xla.sync(wait=True)
     assert passed == [True]
     assert loss.item() == 4 * (1 - 3 * 2) * 2
@@ -367,15 +336,10 @@ def test_a_failed_launch_cancels_queued_ones() -> None:
         bad(x)
         state.cpu()
     state.copy_(counter())
-    torch_xla.sync(wait=True)
-    passed.clear()
-    gate.clear()
-    try:
+    with closed_gate():
         gated_step()
         bad(x)
         good()
-    finally:
-        gate.set()
     with pytest.raises(RuntimeError, match="XlaGpuSimpleAdd: payload"):
         torch_xla.sync(wait=True)
         state.cpu()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch_xla
-from testing.stale import Scenarios, check, device, module, nothing
+from testing.stale import Scenario, Scenarios, check, device, module, nothing
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -46,26 +46,29 @@ def training(function: type[torch.autograd.Function]) -> Callable[[Tensor], Tens
     return step
 
 
-@SCENARIOS.add("again")
-def closure_of_a_backward() -> tuple:
-    scale = [1.0]
+settings: Any = None
 
-    global scales
-    scales = scale
+
+def as_global(value: Any) -> Any:
+    """Makes a value the global `settings`."""
+    global settings
+    settings = value
+    return value
+
+
+@SCENARIOS.add("again")
+def item_of_a_list_in_a_backward() -> tuple:
+    scales = as_global([1.0])
 
     def change(call: int) -> None:
-        scale[0] = float(call // 2 + 1)
+        scales[0] = float(call // 2 + 1)
 
-    return training_with(lambda ctx, gradient: gradient * scales[0]), change
-
-
-scales: list[float] = []
+    return training_with(lambda ctx, gradient: gradient * settings[0]), change
 
 
 @SCENARIOS.add("again")
 def attribute_of_a_module_in_a_backward() -> tuple:
-    global settings
-    settings = config = module("config", SCALE=1.0)
+    config = as_global(module("config", SCALE=1.0))
 
     def change(call: int) -> None:
         config.SCALE = float(call // 2 + 1)
@@ -75,9 +78,7 @@ def attribute_of_a_module_in_a_backward() -> tuple:
 
 @SCENARIOS.add("error")
 def iterator_in_a_backward() -> tuple:
-    global settings
-    settings = itertools.count()
-
+    as_global(itertools.count())
     return training_with(lambda ctx, gradient: gradient * next(settings)), nothing
 
 
@@ -88,11 +89,7 @@ def read_in_a_backward() -> tuple:
 
 @SCENARIOS.add("error")
 def sync_in_a_backward() -> tuple:
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        torch_xla.sync()
-        return gradient
-
-    return training_with(backward), nothing
+    return training_with(lambda ctx, gradient: (torch_xla.sync(), gradient)[1]), nothing
 
 
 @SCENARIOS.add("again")
@@ -136,21 +133,7 @@ def iterator_in_a_hook_of_a_tensor() -> tuple:
 def memory_through_numpy() -> tuple:
     memory = np.ones(1, np.float32)
     table = torch.from_numpy(memory)
-
-    def change(call: int) -> None:
-        memory[0] = call // 2
-
-    return lambda x: x * table.to("xla"), change
-
-
-@SCENARIOS.add("again")
-def memory_through_data() -> tuple:
-    table = torch.ones(1)
-
-    def change(call: int) -> None:
-        table.data.fill_(call // 2)
-
-    return lambda x: x * table.to("xla"), change
+    return lambda x: x * table.to("xla"), lambda call: memory.fill(call // 2)
 
 
 @SCENARIOS.add("again")
@@ -164,75 +147,27 @@ def memory_of_an_array() -> tuple:
     return lambda x: x * float(part[0]), change
 
 
-@SCENARIOS.add("again")
-def memory_of_a_bfloat16_tensor() -> tuple:
-    table = torch.ones(1, dtype=torch.bfloat16)
+def memory_through_data(table: Tensor) -> tuple:
+    return lambda x: x * table.to("xla"), lambda call: table.data.fill_(call // 2)
 
-    def change(call: int) -> None:
-        table.data.fill_(call // 2)
 
-    return lambda x: x * table.to("xla"), change
+SCENARIOS["memory through data"] = (lambda: memory_through_data(torch.ones(1))), "again"
+SCENARIOS["memory of bfloat16"] = (lambda: memory_through_data(torch.ones(1).bfloat16()), "again")
 
 
 @SCENARIOS.add("right")
 def memory_on_the_device() -> tuple:
     table = device(1.0)
-
-    def change(call: int) -> None:
-        table.data.fill_(call // 2)
-
-    return lambda x: x * table, change
+    return lambda x: x * table, lambda call: table.data.fill_(call // 2)
 
 
 @SCENARIOS.add("error")
 def memory_of_python_array() -> tuple:
     memory = array.array("f", [1.0])
-
-    def change(call: int) -> None:
-        memory[0] = call
-
-    return lambda x: x * memory[0], change
+    return lambda x: x * memory[0], lambda call: memory.__setitem__(0, call)
 
 
 # The environment, and modes of torch.
-
-
-@SCENARIOS.add("again")
-def environment() -> tuple:
-    def change(call: int) -> None:
-        os.environ["A_SCALE_OF_THIS_TEST"] = str(float(call // 2))
-
-    return lambda x: x * float(os.environ["A_SCALE_OF_THIS_TEST"]), change
-
-
-@SCENARIOS.add("again")
-def environment_by_getenv() -> tuple:
-    def change(call: int) -> None:
-        os.environ["A_SCALE_OF_THIS_TEST"] = str(float(call // 2))
-
-    return lambda x: x * float(os.getenv("A_SCALE_OF_THIS_TEST", "1")), change
-
-
-@SCENARIOS.add("again")
-def context_variable() -> tuple:
-    variable = contextvars.ContextVar("variable", default=1.0)
-
-    def change(call: int) -> None:
-        variable.set(float(call // 2))
-
-    return lambda x: x * variable.get(), change
-
-
-@SCENARIOS.add("again")
-def global_context_variable() -> tuple:
-    def change(call: int) -> None:
-        if call % 3 == 0:
-            VARIABLE.set(types.SimpleNamespace(scale=float(call)))
-
-    return lambda x: x * VARIABLE.get().scale, change
-
-
-VARIABLE: contextvars.ContextVar[Any] = contextvars.ContextVar("VARIABLE")
 
 
 class Times(TorchFunctionMode):
@@ -261,41 +196,59 @@ def function_mode() -> tuple:
 
 
 @SCENARIOS.add("again")
-def deterministic_algorithms() -> tuple:
-    def step(x: Tensor) -> Tensor:
-        return x * (3.0 if torch.are_deterministic_algorithms_enabled() else 2.0)
+def context_variable() -> tuple:
+    variable = contextvars.ContextVar("variable", default=1.0)
+    return lambda x: x * variable.get(), lambda call: variable.set(float(call // 2))
 
-    def change(call: int) -> None:
-        torch.use_deterministic_algorithms(call in (3, 4, 6))
 
-    return step, change
+VARIABLE: contextvars.ContextVar[Any] = contextvars.ContextVar("VARIABLE")
 
 
 @SCENARIOS.add("again")
-def default_device() -> tuple:
+def global_context_variable() -> tuple:
     def change(call: int) -> None:
-        torch.set_default_device("xla" if call == 4 else "cpu")
+        if call % 3 == 0:
+            VARIABLE.set(types.SimpleNamespace(scale=float(call)))
 
-    return lambda x: x * (3.0 if torch.get_default_device().type == "xla" else 2.0), change
+    return lambda x: x * VARIABLE.get().scale, change
 
 
-@SCENARIOS.add("again")
-def default_dtype() -> tuple:
-    def change(call: int) -> None:
-        torch.set_default_dtype(torch.float64 if call == 4 else torch.float32)
-
-    return lambda x: x * (3.0 if torch.get_default_dtype() == torch.float64 else 2.0), change
+SCALE = "A_SCALE_OF_THIS_TEST"
+# Functions that read a setting of the process, and functions that change the setting.
+SETTINGS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[int], object]]] = {
+    "environment": (
+        lambda x: x * float(os.environ["A_SCALE_OF_THIS_TEST"]),
+        lambda call: os.environ.__setitem__(SCALE, str(float(call // 2))),
+    ),
+    "environment by getenv": (
+        lambda x: x * float(os.getenv("A_SCALE_OF_THIS_TEST", "1")),
+        lambda call: os.environ.__setitem__(SCALE, str(float(call // 2))),
+    ),
+    "deterministic algorithms": (
+        lambda x: x * (3.0 if torch.are_deterministic_algorithms_enabled() else 2.0),
+        lambda call: torch.use_deterministic_algorithms(call in (3, 4, 6)),
+    ),
+    "default device": (
+        lambda x: x * (3.0 if torch.get_default_device().type == "xla" else 2.0),
+        lambda call: torch.set_default_device("xla" if call == 4 else "cpu"),
+    ),
+    "default dtype": (
+        lambda x: x * (3.0 if torch.get_default_dtype() == torch.float64 else 2.0),
+        lambda call: torch.set_default_dtype(torch.float64 if call == 4 else torch.float32),
+    ),
+    "gradient mode": (
+        lambda x: x * (3.0 if torch.is_grad_enabled() else 2.0),
+        lambda call: torch.set_grad_enabled(call not in (3, 4)),
+    ),
+}
+for _name, _case in SETTINGS.items():
+    SCENARIOS[_name] = (lambda case=_case: case), "again"
 
 
 @SCENARIOS.add("error")
 def requires_grad_inside() -> tuple:
     weight = device(2.0)
-
-    def step(x: Tensor) -> Tensor:
-        weight.requires_grad_()
-        return x * weight.detach()
-
-    return step, nothing
+    return lambda x: x * weight.requires_grad_().detach(), nothing
 
 
 @SCENARIOS.add("error")
@@ -303,108 +256,50 @@ def requires_grad_of_an_argument() -> tuple:
     return lambda x: x.requires_grad_().detach() * 2, nothing
 
 
-@SCENARIOS.add("again")
-def gradient_mode() -> tuple:
-    def change(call: int) -> None:
-        torch.set_grad_enabled(call not in (3, 4))
-
-    return lambda x: x * (3.0 if torch.is_grad_enabled() else 2.0), change
-
-
 # Functions that change from one trace to the next.
 
 
-@SCENARIOS.add("error")
-def number_of_traces() -> tuple:
-    traces = array.array("i", [0])
+def of_the_trace(step: Callable[[Tensor, int], Any]) -> Scenario:
+    """A step of its argument and the number of the trace, in an array, which is not compared."""
 
-    def step(x: Tensor) -> Tensor:
-        traces[0] += 1
-        return x * traces[0]
+    def scenario() -> tuple:
+        traces = array.array("i", [0])
 
-    return step, nothing
+        def counted(x: Tensor) -> Any:
+            traces[0] += 1
+            return step(x, traces[0])
 
+        return counted, nothing
 
-@SCENARIOS.add("right")
-def second_trace_only() -> tuple:
-    """A function whose second and later programs are equal, as with a cache that capture misses."""
-    traces = array.array("i", [0])
-
-    def step(x: Tensor) -> Tensor:
-        traces[0] = min(traces[0] + 1, 2)
-        return x + 1 - 1 if traces[0] == 1 else x * 1
-
-    return step, nothing
+    return scenario
 
 
-@SCENARIOS.add("error")
-def constant_that_changes() -> tuple:
-    traces = array.array("f", [0])
-
-    def step(x: Tensor) -> Tensor:
-        traces[0] += 1
-        return x * torch.tensor(list(traces)).to("xla")
-
-    return step, nothing
+OF_THE_TRACE: dict[str, Callable[[Tensor, int], Any]] = {
+    "number of traces": lambda x, trace: x * trace,
+    "constant that changes": lambda x, trace: x * torch.tensor([float(trace)]).to("xla"),
+    "result that changes": lambda x, trace: (x * 2, trace),
+    "structure that changes": lambda x, trace: [x * 2] * (1 + trace % 2),
+    "order of operations that changes": lambda x, t: (x + 1) * 2 if t % 2 else x * 2 + 1,
+}
+for _name, _step in OF_THE_TRACE.items():
+    SCENARIOS[_name] = of_the_trace(_step), "error"
+# The second and later programs are equal, as with a cache that capture misses.
+SCENARIOS["second trace only"] = (
+    of_the_trace(lambda x, trace: x + 1 - 1 if trace == 1 else x * 1),
+    "right",
+)
 
 
 @SCENARIOS.add("error")
 def tensor_of_the_state_that_changes() -> tuple:
-    traces = array.array("i", [0])
     tensors = [device(1.0), device(2.0)]
-
-    def step(x: Tensor) -> Tensor:
-        traces[0] += 1
-        return x * tensors[traces[0] % 2]
-
-    return step, nothing
-
-
-@SCENARIOS.add("error")
-def result_that_changes() -> tuple:
-    traces = array.array("i", [0])
-
-    def step(x: Tensor) -> Any:
-        traces[0] += 1
-        return x * 2, traces[0]
-
-    return step, nothing
-
-
-@SCENARIOS.add("error")
-def structure_that_changes() -> tuple:
-    traces = array.array("i", [0])
-
-    def step(x: Tensor) -> Any:
-        traces[0] += 1
-        return [x * 2] * (1 + traces[0] % 2)
-
-    return step, nothing
+    return of_the_trace(lambda x, trace: x * tensors[trace % 2])()
 
 
 @SCENARIOS.add("error")
 def state_that_is_written_in_some_calls() -> tuple:
-    traces = array.array("i", [0])
     total = device(0.0)
-
-    def step(x: Tensor) -> Any:
-        traces[0] += 1
-        if traces[0] % 2:
-            total.add_(x)
-        return total + 0
-
-    return step, nothing
-
-
-@SCENARIOS.add("error")
-def order_of_operations_that_changes() -> tuple:
-    traces = array.array("i", [0])
-
-    def step(x: Tensor) -> Any:
-        traces[0] += 1
-        return (x + 1) * 2 if traces[0] % 2 else x * 2 + 1
-
-    return step, nothing
+    return of_the_trace(lambda x, trace: (total.add_(x) if trace % 2 else total) + 0)()
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

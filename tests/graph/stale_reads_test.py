@@ -26,16 +26,50 @@ from testing.stale import (
 )
 from torch import Tensor
 
+Make = Callable[[], Any]
+MakeStep = Callable[[Any], Callable[[Tensor], Any]]
 SCENARIOS = Scenarios()
 
 
-# Random generators and iterators.
+def thirds() -> Iterator[int]:
+    for i in range(100):
+        yield i // 3
 
 
-@SCENARIOS.add("error")
-def torch_generator() -> tuple:
-    generator = torch.Generator().manual_seed(1)
-    return lambda x: x * torch.rand(1, generator=generator).to("xla"), nothing
+# Random generators and iterators, and steps that draw from them.
+DRAWN: dict[str, tuple[Make, MakeStep]] = {
+    "torch generator": (
+        lambda: torch.Generator().manual_seed(1),
+        lambda source: lambda x: x * torch.rand(1, generator=source).to("xla"),
+    ),
+    "numpy generator": (lambda: np.random.default_rng(1), lambda s: lambda x: x * s.random()),
+    "numpy state": (lambda: np.random.RandomState(1), lambda s: lambda x: x * float(s.rand())),
+    "python generator": (lambda: random.Random(1), lambda s: lambda x: x * s.random()),
+    "attribute that is a generator": (
+        lambda: types.SimpleNamespace(generator=np.random.default_rng(1)),
+        lambda holder: lambda x: x * holder.generator.random(),
+    ),
+    "number that is drawn in a library": (
+        lambda: {"a": [np.random.default_rng(1)]},
+        lambda generators: lambda x: x * next(iter(generators.values()))[0].normal(),
+    ),
+    "numbers of a loader": (
+        lambda: iter(torch.utils.data.DataLoader(torch.arange(100.0))),
+        lambda loader: lambda x: x * next(loader).to("xla"),
+    ),
+    "iterator of pairs": (
+        lambda: enumerate([5, 5, 5, 7, 7, 7, 7, 7, 7]),
+        lambda pairs: lambda x: x * next(pairs)[1],
+    ),
+    "unnamed random numbers": (lambda: None, lambda _: lambda x: x * random.random()),
+    "iterator of a list": (lambda: iter(range(100)), lambda s: lambda x: x * next(s)),
+    "iterator that repeats": (lambda: itertools.cycle([2, 2, 3]), lambda s: lambda x: x * next(s)),
+    "count": (itertools.count, lambda s: lambda x: x * next(s)),
+    "generator": (thirds, lambda s: lambda x: x * next(s)),
+    "generator expression": (lambda: (i * i for i in range(100)), lambda s: lambda x: x * next(s)),
+}
+for _name, (_make, _step) in DRAWN.items():
+    SCENARIOS[_name] = (lambda make=_make, step=_step: (step(make()), nothing)), "error"
 
 
 @SCENARIOS.add("right")
@@ -46,166 +80,83 @@ def torch_generator_seeded_inside() -> tuple:
     return step, nothing
 
 
-@SCENARIOS.add("error")
-def numpy_generator() -> tuple:
-    generator = np.random.default_rng(1)
-    return lambda x: x * generator.random(), nothing
-
-
-@SCENARIOS.add("error")
-def numpy_random_state() -> tuple:
-    generator = np.random.RandomState(1)
-    return lambda x: x * float(generator.rand()), nothing
-
-
-@SCENARIOS.add("error")
-def python_generator_of_numbers() -> tuple:
-    generator = random.Random(1)
-    return lambda x: x * generator.random(), nothing
-
-
-@SCENARIOS.add("error")
-def attribute_that_is_a_generator() -> tuple:
-    holder = types.SimpleNamespace(generator=np.random.default_rng(1))
-    return lambda x: x * holder.generator.random(), nothing
-
-
-@SCENARIOS.add("error")
-def number_that_is_drawn_in_a_library() -> tuple:
-    generators = {"a": [np.random.default_rng(1)]}
-    return lambda x: x * next(iter(generators.values()))[0].normal(), nothing
-
-
-@SCENARIOS.add("error")
-def iterator_of_a_list() -> tuple:
-    values = iter(range(100))
-    return lambda x: x * next(values), nothing
-
-
-@SCENARIOS.add("error")
-def iterator_that_repeats() -> tuple:
-    values = itertools.cycle([2, 2, 3])
-    return lambda x: x * next(values), nothing
-
-
-@SCENARIOS.add("error")
-def iterator_of_pairs() -> tuple:
-    values = enumerate([5, 5, 5, 7, 7, 7, 7, 7, 7])
-    return lambda x: x * next(values)[1], nothing
-
-
-@SCENARIOS.add("error")
-def count() -> tuple:
-    values = itertools.count()
-    return lambda x: x * next(values), nothing
-
-
-@SCENARIOS.add("error")
-def generator_that_is_advanced() -> tuple:
-    def numbers() -> Iterator[int]:
-        for i in range(100):
-            yield i // 3
-
-    values = numbers()
-    return lambda x: x * next(values), nothing
-
-
-@SCENARIOS.add("error")
-def generator_expression() -> tuple:
-    values = (i * i for i in range(100))
-    return lambda x: x * next(values), nothing
-
-
-@SCENARIOS.add("error")
-def numbers_of_a_loader() -> tuple:
-    loader = iter(torch.utils.data.DataLoader(torch.arange(100.0)))
-    return lambda x: x * next(loader).to("xla"), nothing
-
-
-@SCENARIOS.add("error")
-def unnamed_random_numbers() -> tuple:
-    return lambda x: x * random.random(), nothing
-
-
-# Attributes, modules and containers.
-
-
-@SCENARIOS.add("again")
-def attribute_of_a_module() -> tuple:
-    config = module("config", SCALE=1.0)
-
-    global settings
-    settings = config
-    return lambda x: x * settings.SCALE, assigns(config, "SCALE")
-
-
 settings: Any = None
 
 
-@SCENARIOS.add("again")
-def attribute_of_a_module_in_a_closure() -> tuple:
-    config = module("config", SCALE=1.0)
-
-    return lambda x: x * config.SCALE, assigns(config, "SCALE")
-
-
-@SCENARIOS.add("again")
-def attribute_of_a_module_in_a_package() -> tuple:
-    config = module("config", sub=module("config.sub", SCALE=1.0))
-
+def as_global(value: Any) -> Any:
+    """Makes a value the global `settings`."""
     global settings
-    settings = config
-    return lambda x: x * settings.sub.SCALE, assigns(config.sub, "SCALE")
+    settings = value
+    return value
 
 
-@SCENARIOS.add("again")
-def list_in_a_module() -> tuple:
-    config = module("config", SCALES=[1.0])
+# Objects with an attribute that changes, the attribute's name, and steps that read it.
+ASSIGNED: dict[str, tuple[Make, str, MakeStep]] = {
+    "attribute of a module": (
+        lambda: as_global(module("config", SCALE=1.0)),
+        "SCALE",
+        lambda _: lambda x: x * settings.SCALE,
+    ),
+    "attribute of a module in a closure": (
+        lambda: module("config", SCALE=1.0),
+        "SCALE",
+        lambda config: lambda x: x * config.SCALE,
+    ),
+    "attribute of a module in a package": (
+        lambda: as_global(module("config", sub=module("config.sub", SCALE=1.0))).sub,
+        "SCALE",
+        lambda _: lambda x: x * settings.sub.SCALE,
+    ),
+    "class in a module": (
+        lambda: as_global(module("config", Inner=type("Inner", (), {"scale": 1.0}))).Inner,
+        "scale",
+        lambda _: lambda x: x * settings.Inner.scale,
+    ),
+    "attribute of a class": (
+        lambda: type("Settings", (), {"scale": 1.0}),
+        "scale",
+        lambda owner: lambda x: x * owner.scale,
+    ),
+    "attribute of a base class": (
+        lambda: type("Settings", (), {"scale": 1.0}),
+        "scale",
+        lambda base: (lambda own: lambda x: x * own.scale)(type("Own", (base,), {})()),
+    ),
+    "value of a property": (
+        lambda: Property(1.0),
+        "_value",
+        lambda holder: lambda x: x * holder.value,
+    ),
+    "value in slots": (lambda: Slotted(1.0), "value", lambda holder: lambda x: x * holder.value),
+    "value of a namespace": (
+        lambda: types.SimpleNamespace(scale=1.0),
+        "scale",
+        lambda inner: (lambda h: lambda x: x * h.inner.scale)(types.SimpleNamespace(inner=inner)),
+    ),
+    "argument that is an object": (
+        lambda: Plain(1.0),
+        "value",
+        lambda holder: functools.partial(lambda h, x: x * h.value, holder),
+    ),
+}
 
-    def change(call: int) -> None:
-        config.SCALES[0] = float(call // 2)
 
-    global settings
-    settings = config
-    return lambda x: x * settings.SCALES[0], change
+def assigned(make: Make, name: str, make_step: MakeStep) -> Scenario:
+    def scenario() -> tuple:
+        owner = make()
+        return make_step(owner), assigns(owner, name)
 
-
-@SCENARIOS.add("again")
-def function_of_a_module() -> tuple:
-    config = module("config", scale=lambda x: x)
-
-    def change(call: int) -> None:
-        if call == 5:
-            config.scale = lambda x: x * 3
-
-    global settings
-    settings = config
-    return lambda x: settings.scale(x), change
+    return scenario
 
 
-@SCENARIOS.add("again")
-def class_in_a_module() -> tuple:
-    class Inner:
-        scale = 1.0
-
-    config = module("config", Inner=Inner)
-
-    global settings
-    settings = config
-    return lambda x: x * settings.Inner.scale, assigns(Inner, "scale")
+for _name, _case in ASSIGNED.items():
+    SCENARIOS[_name] = assigned(*_case), "again"
 
 
-def by_strings(read_scale: Callable[[Any], float]) -> Scenario:
-    def make() -> tuple:
-        holder = Plain(0)
-        holder.scale = 1.0
-
-        def change(call: int) -> None:
-            holder.scale = float(call // 2)
-
-        return lambda x: x * read_scale(holder), change
-
-    return make
+def with_scale() -> Plain:
+    holder = Plain(0)
+    holder.scale = 1.0
+    return holder
 
 
 NAME = "scale"
@@ -219,7 +170,29 @@ for _name, _read in {
     "getattr in a loop": lambda o: sum(getattr(o, name) for name in ("scale", "value")),
     "__getattribute__": lambda o: o.__getattribute__("scale"),
 }.items():
-    SCENARIOS[f"attribute by {_name}"] = by_strings(_read), "again"
+    _step = lambda holder, read=_read: lambda x: x * read(holder)  # noqa: E731
+    SCENARIOS[f"attribute by {_name}"] = assigned(with_scale, "scale", _step), "again"
+
+
+@SCENARIOS.add("again")
+def list_in_a_module() -> tuple:
+    scales = as_global(module("config", SCALES=[1.0])).SCALES
+
+    def change(call: int) -> None:
+        scales[0] = float(call // 2)
+
+    return lambda x: x * settings.SCALES[0], change
+
+
+@SCENARIOS.add("again")
+def function_of_a_module() -> tuple:
+    config = as_global(module("config", scale=lambda x: x))
+
+    def change(call: int) -> None:
+        if call == 5:
+            config.scale = lambda x: x * 3
+
+    return lambda x: settings.scale(x), change
 
 
 @SCENARIOS.add("error")
@@ -268,48 +241,40 @@ def tensor_that_sys_modules_keeps() -> tuple:
 
 @SCENARIOS.add("error")
 def tensor_that_a_closure_keeps() -> tuple:
-    kept = []
-    keep = kept.append
+    keep = [].append
+    return lambda x: (keep(x * 3), x + 1)[1], nothing
 
+
+def in_order(factors: dict[str, float]) -> Callable[[Tensor], Tensor]:
     def step(x: Tensor) -> Tensor:
-        keep(x * 3)
-        return x + 1
+        for name, factor in factors.items():
+            x = x + factor if name == "add" else x * factor
+        return x
 
-    return step, nothing
+    return step
 
 
 @SCENARIOS.add("again")
 def order_of_a_dictionary() -> tuple:
     factors = {"add": 1.0, "multiply": 3.0}
 
-    def step(x: Tensor) -> Tensor:
-        for name, factor in factors.items():
-            x = x + factor if name == "add" else x * factor
-        return x
-
     def change(call: int) -> None:
-        if call in (3, 6):
-            factors["add"] = factors.pop("add")
-        if call == 5:
-            factors["multiply"] = factors.pop("multiply")
+        if call in (3, 5, 6):
+            name = "multiply" if call == 5 else "add"
+            factors[name] = factors.pop(name)
 
-    return step, change
+    return in_order(factors), change
 
 
 @SCENARIOS.add("again")
 def order_of_an_ordered_dictionary() -> tuple:
     factors = collections.OrderedDict(add=1.0, multiply=3.0)
 
-    def step(x: Tensor) -> Tensor:
-        for name, factor in factors.items():
-            x = x + factor if name == "add" else x * factor
-        return x
-
     def change(call: int) -> None:
         if call in (3, 6):
             factors.move_to_end("add")
 
-    return step, change
+    return in_order(factors), change
 
 
 @SCENARIOS.add("again")
@@ -329,11 +294,7 @@ def members_of_a_set() -> tuple:
 @SCENARIOS.add("again")
 def numbers_in_a_set() -> tuple:
     members = {1.0}
-
-    def change(call: int) -> None:
-        members.add(float(call // 2))
-
-    return lambda x: x * sum(members), change
+    return lambda x: x * sum(members), lambda call: members.add(float(call // 2))
 
 
 @SCENARIOS.add("again")
@@ -345,48 +306,6 @@ def items_of_a_deque() -> tuple:
             items.append(float(call))
 
     return lambda x: x * items[0], change
-
-
-@SCENARIOS.add("again")
-def attribute_of_a_class() -> tuple:
-    class Settings:
-        scale = 1.0
-
-    return lambda x: x * Settings.scale, assigns(Settings, "scale")
-
-
-@SCENARIOS.add("again")
-def attribute_of_a_base_class() -> tuple:
-    class Settings:
-        scale = 1.0
-
-    class Own(Settings):
-        pass
-
-    own = Own()
-
-    return lambda x: x * own.scale, assigns(Settings, "scale")
-
-
-@SCENARIOS.add("again")
-def value_of_a_property() -> tuple:
-    holder = Property(1.0)
-
-    return lambda x: x * holder.value, assigns(holder, "_value")
-
-
-@SCENARIOS.add("again")
-def value_in_slots() -> tuple:
-    holder = Slotted(1.0)
-
-    return lambda x: x * holder.value, assigns(holder, "value")
-
-
-@SCENARIOS.add("again")
-def value_of_a_namespace() -> tuple:
-    holder = types.SimpleNamespace(inner=types.SimpleNamespace(scale=1.0))
-
-    return lambda x: x * holder.inner.scale, assigns(holder.inner, "scale")
 
 
 @SCENARIOS.add("again")
@@ -415,12 +334,7 @@ def code_of_a_function() -> tuple:
 @SCENARIOS.add("again")
 def tensor_of_the_host() -> tuple:
     table = torch.ones(1)
-
-    def change(call: int) -> None:
-        if call in (3, 5):
-            table.add_(1)
-
-    return lambda x: x * table.to("xla"), change
+    return lambda x: x * table.to("xla"), lambda call: table.add_(1) if call in (3, 5) else None
 
 
 @SCENARIOS.add("error")
@@ -445,13 +359,6 @@ def tensor_in_a_cache() -> tuple:
         return torch.arange(size, device="xla") + 3.0
 
     return lambda x: x * table(1), nothing
-
-
-@SCENARIOS.add("again")
-def argument_that_is_an_object() -> tuple:
-    holder = Plain(1.0)
-
-    return functools.partial(lambda h, x: x * h.value, holder), assigns(holder, "value")
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -4,14 +4,13 @@ The kernels in C++ are compiled here, as a user compiles them.
 """
 
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch_xla
-from testing import programs
+from testing import libraries, programs
 from testing.scripts import run_script
 from testing.xla import custom_call_lines
 from torch import Tensor
@@ -61,13 +60,7 @@ XLA_KERNEL_HOST(TestLayoutsCount, kCount, Count);
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("kernels")
-    (folder / "kernels.cc").write_text(SOURCE)
-    library = folder / "libkernels.so"
-    include = ["-isystem", torch_xla_ext.include_dir()]
-    command = ["g++", "-std=c++17", "-O1", "-Wall", "-shared", "-fPIC", *include]
-    subprocess.run([*command, folder / "kernels.cc", "-o", library], check=True)
-    return library
+    return libraries.build(tmp_path_factory.mktemp("kernels") / "kernels.cc", SOURCE, "-Wall")
 
 
 @pytest.fixture(scope="module", autouse=True)

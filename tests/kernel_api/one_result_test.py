@@ -1,11 +1,10 @@
 """Untyped Host functions with one result: the meaning of `out`, and errors for the wrong kind."""
 
 import ctypes
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
+from testing import libraries
 from testing.xla import XLAC, capsule, hlo
 
 import torch_xla_ext
@@ -43,20 +42,11 @@ SHAPE = ([[4]], [torch.float32])
 @pytest.fixture(scope="module", autouse=True)
 def functions(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("functions")
-    library = ctypes.CDLL(str(compiled(folder / "functions.c", SOURCE, "gcc")))
+    library = ctypes.CDLL(str(libraries.build(folder / "functions.c", SOURCE)))
     for name in ("OfBuffer", "OfArray", "OfLargeBuffer", "OfTwo"):
         address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
         XLAC._xla_register_custom_call_target(name, capsule(address), "Host")
-    kernel = compiled(folder / "kernel.cc", KERNEL, "g++", "-std=c++17")
-    torch_xla_ext.register_kernel("TestOneResult", kernel)
-
-
-def compiled(file: Path, source: str, *command: str) -> Path:
-    file.write_text(source)
-    library = file.with_suffix(".so")
-    options = ["-O1", "-shared", "-fPIC", "-isystem", torch_xla_ext.include_dir()]
-    subprocess.run([*command, *options, file, "-o", library], check=True)
-    return library
+    torch_xla_ext.register_kernel("TestOneResult", libraries.build(folder / "kernel.cc", KERNEL))
 
 
 @pytest.fixture

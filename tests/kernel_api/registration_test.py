@@ -5,6 +5,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -329,30 +330,20 @@ def test_a_function_without_a_schema_is_no_unknown_name() -> None:
 
 
 def test_threads_register_and_call(device: torch.device) -> None:
-    errors: list[Exception] = []
     start = threading.Barrier(8)
 
     def work(number: int) -> None:
-        try:
-            start.wait()
-            for i in range(5):
-                register_custom_call(
-                    f"own.{number}.{i}", LIBRARY, symbol="TestEcho", platform="Host"
-                )
-                register_custom_call(f"shared.{i}", LIBRARY, symbol="TestEcho", platform="Host")
-                register_kernel("TestIncrement", kernels.LIBRARY)
-                assert echo(f"own.{number}.{i}", device) == 3
-                assert echo(f"shared.{i}", device) == 3
-                registered_targets()
-        except Exception as error:
-            errors.append(error)
+        start.wait()
+        for i in range(5):
+            for name in (f"own.{number}.{i}", f"shared.{i}"):
+                register_custom_call(name, LIBRARY, symbol="TestEcho", platform="Host")
+            register_kernel("TestIncrement", kernels.LIBRARY)
+            assert echo(f"own.{number}.{i}", device) == 3
+            assert echo(f"shared.{i}", device) == 3
+            registered_targets()
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
 
 
 def test_before_the_client_exists() -> None:

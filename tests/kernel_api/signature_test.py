@@ -1,14 +1,13 @@
 """All parts of a signature: Python and the kernel agree on them, and operators follow from them."""
 
 import ctypes
-import subprocess
-from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
 import torch
 import torch_xla
 from hypothesis import given, settings
+from testing import libraries
 
 import torch_xla_ext
 from torch_xla_ext.registry import registration
@@ -69,11 +68,7 @@ extern "C" __attribute__((visibility("default"))) const char* Check(
 
 @pytest.fixture(scope="module", autouse=True)
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    code = tmp_path_factory.mktemp("rich") / "rich.cc"
-    code.write_text(SOURCE)
-    built: Path = code.with_suffix(".so")
-    options = ["-std=c++17", "-O0", "-shared", "-fPIC", "-isystem", torch_xla_ext.include_dir()]
-    subprocess.run(["g++", *options, code, "-o", built], check=True)
+    built = libraries.build(tmp_path_factory.mktemp("rich") / "rich.cc", SOURCE, "-O0")
     torch_xla.device()
     torch_xla_ext.register_kernel("TestRich", built)
     torch_xla_ext.define_operator(

@@ -1,9 +1,8 @@
 """Types that torch_xla lacks: signatures accept their bytes, and PyTorch's own types."""
 
-import subprocess
-
 import pytest
 import torch
+from testing import libraries
 
 import torch_xla_ext
 from torch_xla_ext import cuda_kernel, custom_call, define_operator
@@ -63,11 +62,7 @@ __global__ void integers(const T* packed, signed char* out, int n) {
 
 @pytest.fixture(scope="module", autouse=True)
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("kernels")
-    (folder / "unpack.cc").write_text(SOURCE)
-    options = ["-std=c++17", "-O1", "-shared", "-fPIC", "-isystem", torch_xla_ext.include_dir()]
-    library = folder / "libunpack.so"
-    subprocess.run(["g++", *options, folder / "unpack.cc", "-o", library], check=True)
+    library = libraries.build(tmp_path_factory.mktemp("kernels") / "unpack.cc", SOURCE)
     torch_xla_ext.register_kernel("TestUnpack", library)
     torch_xla_ext.register_kernel("TestInt4Product", library)
     define_operator(

@@ -18,7 +18,7 @@ from samples import (
     for_each_operator_and_dtype,
     to,
 )
-from testing.xla import XLAC, compilations, custom_call_lines
+from testing.xla import compilations, custom_call_lines
 from torch_xla.debug import metrics
 from torch_xla.experimental import eager_mode_context
 
@@ -72,12 +72,6 @@ def test_the_documented_example(op: OperatorSamples) -> None:
     assert sum(len(example.examples) for example in examples) > 0
     for example in examples:
         assert doctest.DocTestRunner().run(example).failed == 0
-
-
-@for_each_differentiable_operator
-def test_the_function_is_the_operator(op: OperatorSamples) -> None:
-    args = op.arguments(op.dtypes[0])
-    assert torch.equal(op.function(*args), op.overload(*args))
 
 
 @for_each_device
@@ -172,8 +166,3 @@ def test_kinds_of_tensors_without_a_kernel(op: OperatorSamples) -> None:
     args = tuple(tensor.to_sparse() for tensor in op.arguments(torch.float32))
     with pytest.raises(NotImplementedError, match=rf"'xla_gpu::{op.name}' .* 'SparseCPU' backend"):
         op.function(*args)
-
-
-@for_each_operator
-def test_kernel_is_registered_for_the_cpu(op: OperatorSamples) -> None:
-    assert op.target in XLAC._xla_registered_custom_call_targets("Host")

@@ -10,36 +10,44 @@ from torch import zeros
 
 from torch_xla_ext import ops
 
-BF16, S32 = torch.bfloat16, torch.int32
-CACHE = zeros(4, 16, 2, 64, dtype=BF16)
-OTHER = zeros(4, 16, 2, 64, dtype=torch.float16)
+
+def bf16(*shape: int) -> torch.Tensor:
+    return zeros(shape, dtype=torch.bfloat16)
+
+
+def s32(*shape: int) -> torch.Tensor:
+    return zeros(shape, dtype=torch.int32)
+
+
+CACHE = bf16(4, 16, 2, 64)
+OTHER = zeros(4, 16, 2, 64).half()
 LENGTHS = int32([5, 0])
 
 DECODE = {
-    "query": zeros(2, 8, 64, dtype=BF16),
+    "query": bf16(2, 8, 64),
     "key_cache": CACHE,
     "value_cache": CACHE,
-    "block_tables": zeros(2, 3, dtype=S32),
+    "block_tables": s32(2, 3),
     "context_lens": LENGTHS,
     "scale": 0.125,
 }
 RAGGED = {
-    "q": zeros(6, 8, 64, dtype=BF16),
+    "q": bf16(6, 8, 64),
     "kv_pages": CACHE,
     "kv_lens": LENGTHS,
-    "page_indices": zeros(2, 3, dtype=S32),
+    "page_indices": s32(2, 3),
     "cu_q_lens": int32([0, 3, 5]),
     "num_seqs": int32([2]),
 }
 UPDATE = {
-    "key": zeros(3, 2, 64, dtype=BF16),
-    "value": zeros(3, 2, 64, dtype=BF16),
+    "key": bf16(3, 2, 64),
+    "value": bf16(3, 2, 64),
     "slot_mapping": torch.tensor([0, 1, 2]),
     "key_cache": CACHE,
     "value_cache": CACHE.clone(),
 }
 PAGES = {k: UPDATE[k] for k in ("key", "value", "slot_mapping")}
-PAGES["kv_pages"] = zeros(4, 16, 4, 64, dtype=BF16)
+PAGES["kv_pages"] = bf16(4, 16, 4, 64)
 ARGUMENTS = {
     ops.paged_attention: DECODE,
     ops.ragged_paged_attention: RAGGED,
@@ -52,7 +60,7 @@ SCALE = r"key_scale is for a cache of torch.float8_e4m3fn; for one of torch.bflo
 WRONG: dict[tuple[Callable[..., object], type[Exception]], dict[str, dict[str, object]]] = {
     (ops.paged_attention, TypeError): {
         "0 (query): expected dtype F16, BF16 or F32 but got F64": {
-            "query": zeros(2, 8, 64, dtype=torch.float64)
+            "query": zeros(2, 8, 64).double()
         },
         "query must be a tensor, but is None": {"query": None},
         "block_tables must be a tensor, but is None": {"block_tables": None},
@@ -64,37 +72,28 @@ WRONG: dict[tuple[Callable[..., object], type[Exception]], dict[str, dict[str, o
         "3 (block_tables): expected dtype S32 but got F32": {"block_tables": zeros(2, 3)},
         "4 (context_lens): expected dtype S32 but got S64": {"context_lens": LENGTHS.long()},
         "5 (alibi_slopes): expected dtype F32 but got F16": {"alibi_slopes": zeros(8).half()},
-        "6 (sinks): expected dtype F32 but got BF16": {
-            "sinks": zeros(8, dtype=BF16),
-            "return_lse": True,
-        },
+        "6 (sinks): expected dtype F32 but got BF16": {"sinks": bf16(8), "return_lse": True},
     },
     (ops.paged_attention, ValueError): {
         "0 (query): expected rank 3 [num_seqs, num_heads, head_dim] but got 2 ": {
-            "query": zeros(2, 8, dtype=BF16)
+            "query": bf16(2, 8)
         },
         "(query): expected num_heads to be a multiple of num_kv_heads, 2, but got 3": {
-            "query": zeros(2, 3, 64, dtype=BF16)
+            "query": bf16(2, 3, 64)
         },
-        "0 (query): expected num_heads to be at least 1 but got 0": {
-            "query": zeros(2, 0, 64, dtype=BF16)
-        },
-        "1 (key_cache): expected dimension 3 to be 80 but got 64": {
-            "query": zeros(2, 8, 80, dtype=BF16)
-        },
+        "0 (query): expected num_heads to be at least 1 but got 0": {"query": bf16(2, 0, 64)},
+        "1 (key_cache): expected dimension 3 to be 80 but got 64": {"query": bf16(2, 8, 80)},
         "0 (query): expected head_dim to be 64, 96, 128, 192 or 256 but got 80": {
-            "query": zeros(2, 8, 80, dtype=BF16),
-            "key_cache": zeros(4, 16, 2, 80, dtype=BF16),
-            "value_cache": zeros(4, 16, 2, 80, dtype=BF16),
+            "query": bf16(2, 8, 80),
+            "key_cache": bf16(4, 16, 2, 80),
+            "value_cache": bf16(4, 16, 2, 80),
         },
         "2 (value_cache): expected dimension 0 to be 4 but got 2": {"value_cache": CACHE[:2]},
         "1 (key_cache): expected block_size to be 8 to 256 but got 7": {
             "key_cache": CACHE[:, :7],
             "value_cache": CACHE[:, :7],
         },
-        "3 (block_tables): expected dimension 0 to be 2 but got 3": {
-            "block_tables": zeros(3, 3, dtype=S32)
-        },
+        "3 (block_tables): expected dimension 0 to be 2 but got 3": {"block_tables": s32(3, 3)},
         "4 (context_lens): expected dimension 0 to be 2 but got 3": {
             "context_lens": int32([1, 2, 3])
         },
@@ -114,9 +113,7 @@ WRONG: dict[tuple[Callable[..., object], type[Exception]], dict[str, dict[str, o
         },
     },
     (ops.ragged_paged_attention, TypeError): {
-        "0 (q): expected dtype F16, BF16 or F32 but got F64": {
-            "q": zeros(6, 8, 64, dtype=torch.float64)
-        },
+        "0 (q): expected dtype F16, BF16 or F32 but got F64": {"q": zeros(6, 8, 64).double()},
         "1 (kv_pages): expected dtype BF16 or F8E4M3FN but got F16": {"kv_pages": OTHER},
         "2 (kv_lens): expected dtype S32 but got S64": {"kv_lens": LENGTHS.long()},
         "7 (custom_mask): expected dtype S32 but got PRED": {
@@ -124,9 +121,7 @@ WRONG: dict[tuple[Callable[..., object], type[Exception]], dict[str, dict[str, o
         },
     },
     (ops.ragged_paged_attention, ValueError): {
-        "1 (kv_pages): expected dimension 3 to be 128 but got 64": {
-            "q": zeros(6, 8, 128, dtype=BF16)
-        },
+        "1 (kv_pages): expected dimension 3 to be 128 but got 64": {"q": bf16(6, 8, 128)},
         "1 (kv_pages): expected dimension 2 to be 2 * num_kv_heads but got 1": {
             "kv_pages": CACHE[:, :, :1]
         },
@@ -140,12 +135,8 @@ WRONG: dict[tuple[Callable[..., object], type[Exception]], dict[str, dict[str, o
         "sliding_window must be at least 1, or None": {"sliding_window": -1},
         "soft_cap must be from 1e-12 to 1e12, or None": {"soft_cap": float("inf")},
         "6 (sinks): expected dimension 0 to be 8 but got 2": {"sinks": zeros(2)},
-        "7 (custom_mask): expected dimension 0 to be 6 but got 5": {
-            "custom_mask": zeros(5, 1, dtype=S32)
-        },
-        "7 (custom_mask): expected mask_words to be 1 to 64 but got 0": {
-            "custom_mask": zeros(6, 0, dtype=S32)
-        },
+        "7 (custom_mask): expected dimension 0 to be 6 but got 5": {"custom_mask": s32(5, 1)},
+        "7 (custom_mask): expected mask_words to be 1 to 64 but got 0": {"custom_mask": s32(6, 0)},
         "sliding_window must be None if causal is False, but is 3": {
             "causal": False,
             "sliding_window": 3,
@@ -163,7 +154,7 @@ WRONG: dict[tuple[Callable[..., object], type[Exception]], dict[str, dict[str, o
         "4 (value_cache): expected dtype BF16 but got F16": {"value_cache": OTHER},
     },
     (ops.kv_cache_update, ValueError): {
-        "1 (value): expected dimension 0 to be 3 but got 4": {"value": zeros(4, 2, 64, dtype=BF16)},
+        "1 (value): expected dimension 0 to be 3 but got 4": {"value": bf16(4, 2, 64)},
         "2 (slot_mapping): expected dimension 0 to be 3 but got 2": {"slot_mapping": LENGTHS},
         "3 (key_cache): expected rank 4 [num_blocks, block_size, num_kv_heads, head_dim] but got": {
             "key_cache": CACHE[0]

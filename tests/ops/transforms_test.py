@@ -36,10 +36,17 @@ def weigh(x: torch.Tensor) -> torch.Tensor:
 
 
 @for_each_device
+@pytest.mark.parametrize("checkpointed", [False, True])
 @for_each_differentiable_operator
-def test_backward(op: OperatorSamples, device_type: str) -> None:
+def test_backward(op: OperatorSamples, checkpointed: bool, device_type: str) -> None:
+    # torch's own checkpoint needs a module torch.xla for the random state; there is none.
+    package = torch_xla.utils.checkpoint if device_type == "xla" else torch.utils.checkpoint
+
+    def checkpoint(*args: torch.Tensor) -> torch.Tensor:
+        return package.checkpoint(op.function, *args, use_reentrant=True)
+
     gradients = []
-    for function in (op.function, op.reference):
+    for function in (checkpoint if checkpointed else op.function, op.reference):
         torch.manual_seed(1)
         args = to(device_type, op.arguments(torch.float32))
         args = tuple(tensor.detach().requires_grad_() for tensor in args)
@@ -187,24 +194,6 @@ def test_autocast_is_differentiated(device_type: str) -> None:
     with autocast(device_type):
         ops.simple_add(a, b).sum().backward()
     assert (a.grad.dtype, b.grad.dtype) == (torch.float32, torch.bfloat16)
-
-
-@for_each_device
-@for_each_differentiable_operator
-def test_checkpoint(op: OperatorSamples, device_type: str) -> None:
-    # torch's own checkpoint needs a module torch.xla for the random state; there is none.
-    checkpoint = {"xla": torch_xla.utils.checkpoint.checkpoint}.get(
-        device_type, torch.utils.checkpoint.checkpoint
-    )
-    gradients = []
-    for run in (lambda *args: checkpoint(op.function, *args, use_reentrant=True), op.reference):
-        torch.manual_seed(1)
-        args = to(device_type, op.arguments(torch.float32))
-        args = tuple(tensor.detach().requires_grad_() for tensor in args)
-        weigh(run(*args).sin()).backward()
-        gradients.append([arg.grad for arg in args])
-    for actual, expected in zip(*gradients, strict=True):
-        assert_same(actual, expected)
 
 
 def test_checkpoint_without_reentrance() -> None:

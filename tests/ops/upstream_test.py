@@ -58,26 +58,18 @@ def test_tensors_of_the_cpu(function: object) -> None:
     torch.testing.assert_close(result.double(), expected(), rtol=5e-2, atol=5e-2)  # all in bfloat16
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor", "openxla"])
-def test_compiled_for_tensors_of_the_cpu(backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "device"),
+    [("aot_eager", "cpu"), ("inductor", "cpu"), ("openxla", "cpu"), ("openxla", "xla")],
+)
+def test_compiled(backend: str, device: str) -> None:
     compiled = torch.compile(
         lambda *tensors: torch.ops.xla.ragged_paged_attention(*tensors, **OPTIONS),
         backend=backend,
         fullgraph=True,
     )
     with torch.no_grad():
-        assert_close(compiled(*batch()), expected())
-
-
-def test_openxla() -> None:
-    args = [tensor.to("xla") for tensor in batch()]
-    compiled = torch.compile(
-        lambda *tensors: torch.ops.xla.ragged_paged_attention(*tensors, **OPTIONS),
-        backend="openxla",
-        fullgraph=True,
-    )
-    with torch.no_grad():
-        assert_close(compiled(*args).cpu(), expected())
+        assert_close(compiled(*(tensor.to(device) for tensor in batch())).cpu(), expected())
 
 
 def test_without_the_kernel_it_is_upstreams() -> None:

@@ -3,8 +3,8 @@
 import importlib
 import sys
 import textwrap
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -238,10 +238,6 @@ def test_threads_that_import_at_once(write: _Write) -> None:
     write(**modules)
     for name in modules:
         install(name, {f"{name}:say": make(louder)}, after=tuple(modules))
-    threads = [threading.Thread(target=importlib.import_module, args=[name]) for name in modules]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    loaded: list[ModuleType] = [sys.modules[name] for name in modules]
+    with ThreadPoolExecutor(len(modules)) as threads:
+        loaded: list[ModuleType] = list(threads.map(importlib.import_module, modules))
     assert [module.say() for module in loaded] == ["a!"] * 4

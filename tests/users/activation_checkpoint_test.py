@@ -1,17 +1,16 @@
 """torch.utils.checkpoint on an XLA device: the same gradients with fewer saved activations."""
 
+import functools
 import gc
-import os
 import re
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
-from testing.scripts import run_script
+from testing import programs  # before the first computation
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -46,6 +45,11 @@ class Model(nn.Module):
         return x.sum()
 
 
+assert_close = functools.partial(
+    torch.testing.assert_close, check_device=False, rtol=1e-5, atol=1e-6
+)
+
+
 def loss_and_gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     model.zero_grad()
     loss = model(x)
@@ -60,10 +64,8 @@ def x() -> torch.Tensor:
 
 @REENTRANT
 def test_gradients_are_the_cpus(x: torch.Tensor, use_reentrant: bool) -> None:
-    expected = loss_and_gradients(Model(), x)
-    model = Model(use_reentrant=use_reentrant).to("xla")
-    for result, right in zip(loss_and_gradients(model, x.to("xla")), expected, strict=True):
-        torch.testing.assert_close(result.cpu(), right, rtol=1e-5, atol=1e-6)
+    found = loss_and_gradients(Model(use_reentrant=use_reentrant).to("xla"), x.to("xla"))
+    assert_close(found, loss_and_gradients(Model(), x))
 
 
 @REENTRANT
@@ -82,8 +84,7 @@ def test_random_numbers(x: torch.Tensor, use_reentrant: bool, autocast: bool) ->
         after = torch.rand(4, device="xla")
         found.append([loss.detach(), after, *(p.grad for p in model.parameters())])
         torch_xla.sync()
-    for result, right in zip(found[1], found[0], strict=True):
-        torch.testing.assert_close(result.cpu(), right.cpu())
+    torch.testing.assert_close(found[1], found[0])
 
 
 @REENTRANT
@@ -132,8 +133,7 @@ def test_several_results_and_nesting(x: torch.Tensor, use_reentrant: bool) -> No
 
     expected = gradients(x.clone())
     blocks.to("xla")
-    for result, right in zip(gradients(x.to("xla")), expected, strict=True):
-        torch.testing.assert_close(result.cpu(), right, rtol=1e-5, atol=1e-6)
+    assert_close(gradients(x.to("xla")), expected)
 
 
 def test_keyword_arguments_and_second_backward(x: torch.Tensor) -> None:
@@ -153,8 +153,7 @@ def test_checkpoint_sequential(x: torch.Tensor) -> None:
         model.to(device)
         checkpoint_sequential(model, 2, x.to(device), use_reentrant=False).sum().backward()
         found.append([parameter.grad.cpu() for parameter in model.parameters()])
-    for result, right in zip(found[1], found[0], strict=True):
-        torch.testing.assert_close(result, right, rtol=1e-5, atol=1e-6)
+    assert_close(found[1], found[0])
 
 
 def test_captured_steps_that_set_the_seed() -> None:
@@ -168,31 +167,29 @@ def test_captured_steps_that_set_the_seed() -> None:
         capture(step)()
 
 
-_PROGRAM = """
-import torch, torch_xla
-from torch.utils.checkpoint import checkpoint
-way = {way!r}
-weights = [torch.rand(64, 64, device="xla", requires_grad=True) for _ in range(3)]
-x = torch.rand(64, 64, device="xla", requires_grad=True)
-torch_xla.sync()
-for weight in weights:
-    def block(x, weight=weight):
-        return torch.nn.functional.dropout(torch.tanh(x @ weight), 0.5)
-    x = block(x) if way is None else checkpoint(block, x, use_reentrant=way)
-x.sum().backward()
-torch_xla.sync()
-torch_xla._XLAC._xla_wait_device_ops([])
-"""
+@pytest.mark.parametrize(
+    ("use_reentrant", "size", "count"), [(None, 64, 3), (True, 65, 6), (False, 66, 6)]
+)
+def test_regions_are_recomputed(use_reentrant: bool | None, size: int, count: int) -> None:
+    """XLA does not merge the second tanh of each region with the first.
 
+    The sizes differ, so that each case compiles a program.
+    """
+    weights = [torch.rand(size, size, device="xla", requires_grad=True) for _ in range(3)]
+    x = torch.rand(size, size, device="xla", requires_grad=True)
+    torch_xla.sync()
+    for weight in weights:
 
-@pytest.mark.parametrize(("way", "count"), [(None, 3), (True, 6), (False, 6)])
-def test_regions_are_recomputed(tmp_path: Path, way: bool | None, count: int) -> None:
-    """XLA does not merge the second tanh of each region with the first."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
-    done = run_script(_PROGRAM.format(way=way), XLA_FLAGS=flags)
-    assert done.returncode == 0, done.stderr
-    programs = [path.read_text() for path in tmp_path.glob("*after_optimizations.txt")]
-    assert max(len(re.findall(r"= \S+ tanh\(", text)) for text in programs) == count
+        def block(x: torch.Tensor, weight: torch.Tensor = weight) -> torch.Tensor:
+            return nn.functional.dropout(torch.tanh(x @ weight), 0.5)
+
+        plain = use_reentrant is None
+        x = block(x) if plain else checkpoint(block, x, use_reentrant=use_reentrant)
+    x.sum().backward()
+    with programs.compiled() as compiled:
+        torch_xla.sync(wait=True)
+    (program,) = compiled
+    assert len(re.findall(r"= \S+ tanh\(", program)) == count
 
 
 class Chain(nn.Module):
@@ -251,34 +248,27 @@ def test_gradients_are_computed_region_by_region(use_reentrant: bool, pass_: int
             assert is_needed == (other >= i + 2), (i, other)
 
 
-_COMPILED_PROGRAM = """
-import torch, torch_xla
-from torch.utils.checkpoint import checkpoint
-sizes = zip({widths}[1:], {widths}[:-1])
-weights = [torch.rand(size).to("xla").requires_grad_() for size in sizes]
-def loss(x):
-    for weight in weights:
-        block = lambda x, weight=weight: (x @ weight.t()).tanh().sin()
-        x = checkpoint(block, x, use_reentrant=False)
-    return x.sum()
-x = torch.rand(4, {widths}[0]).to("xla").requires_grad_()
-torch.compile(loss, backend="openxla")(x).backward()
-torch_xla.sync(wait=True)
-"""
-
-
-def test_compiled_regions_are_computed_one_by_one(tmp_path: Path) -> None:
+def test_compiled_regions_are_computed_one_by_one() -> None:
     """The backward program of torch.compile orders regions as a captured step does."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
-    done = run_script(_COMPILED_PROGRAM.format(widths=Chain.WIDTHS), XLA_FLAGS=flags)
-    assert done.returncode == 0, done.stderr
-    programs = [path.read_text() for path in tmp_path.glob("*before_optimizations.txt")]
-    (program,) = (text for text in programs if " opt-barrier(" in text)
     widths = Chain.WIDTHS
+    sizes = list(zip(widths[1:], widths[:-1], strict=True))
+    weights = [torch.rand(size).to("xla").requires_grad_() for size in sizes]
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        for weight in weights:
+            block = lambda x, weight=weight: (x @ weight.t()).tanh().sin()  # noqa: E731
+            x = checkpoint(block, x, use_reentrant=False)
+        return x.sum()
+
+    x = torch.rand(4, widths[0]).to("xla").requires_grad_()
+    with programs.compiled("before_optimizations") as compiled:
+        torch.compile(loss, backend="openxla")(x).backward()
+        torch_xla.sync(wait=True)
+    (program,) = (text for text in compiled if " opt-barrier(" in text)
     for i, width in enumerate(widths[1:]):
         (again,) = re.findall(rf"(%\S+) = f32\[4,{width}\]\S* tanh\(", program)
         needs = "\n".join(needed(program, again).values())
-        for other, (n, k) in enumerate(zip(widths[1:], widths[:-1], strict=True)):
+        for other, (n, k) in enumerate(sizes):
             is_needed = re.search(rf"= f32\[({n},{k}|{k},{n})\]\S* dot\(", needs) is not None
             assert is_needed == (other >= i + 2), (i, other)
 
@@ -297,8 +287,7 @@ def test_a_weight_of_several_regions(x: torch.Tensor, use_reentrant: bool) -> No
                 y = checkpoint(lambda y, each=each: y @ each, y, use_reentrant=use_reentrant)
             y.sum().backward()
         found.append([each.grad.cpu() for each in weights])
-    for result, right in zip(found[1], found[0], strict=True):
-        torch.testing.assert_close(result, right, rtol=1e-4, atol=1e-5)
+    assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
 
 
 def test_the_end_of_a_backward_pass_frees_the_model() -> None:

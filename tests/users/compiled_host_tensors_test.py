@@ -83,18 +83,9 @@ def two_dtypes(x: Tensor, s: Tensor) -> Tensor:
 
 
 FUNCTIONS = [
-    written_on_the_host,
-    written_from_the_host,
-    written_on_both,
-    host_from_device,
-    device_between,
-    swapped,
-    host_vector,
-    several_results,
-    float64_scalar,
-    device_from_host,
-    of_the_host_only,
-    two_dtypes,
+    *(written_on_the_host, written_from_the_host, written_on_both, host_from_device),
+    *(device_between, swapped, host_vector, several_results, float64_scalar, device_from_host),
+    *(of_the_host_only, two_dtypes),
 ]
 
 
@@ -228,8 +219,8 @@ def test_random_function(seed: int) -> None:
     function = names["function"]
     compiled = torch.compile(function, backend="openxla")
     theirs = [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5, 1.0, -1.0])]
-    ours = [tensor.to("xla") for tensor in theirs] + [torch.tensor(2.0), torch.tensor(-1.0)]
-    theirs += [tensor.clone() for tensor in ours[2:]]
+    theirs += [torch.tensor(2.0), torch.tensor(-1.0)]
+    ours = [tensor.to("xla" if tensor.dim() else "cpu", copy=True) for tensor in theirs]
     for _ in range(3):
         results, expected = compiled(*ours), function(*theirs)
         torch.testing.assert_close(results, expected, check_device=False, msg=source)

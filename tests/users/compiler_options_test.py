@@ -1,6 +1,6 @@
 """Options of XLA's compiler for single programs (tests/pjrt_shim has the plugin's side)."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -30,11 +30,8 @@ def test_options_of_a_block() -> None:
         with torch_xla_ext.compiler_options(xla_gpu_autotune_level=2, xla_two=0.5):
             assert current() == outer | {"xla_gpu_autotune_level": "2", "xla_two": "0.5"}
         assert current() == outer
-        thread = threading.Thread(target=lambda: seen.append(current()))
-        seen: list[dict[str, str]] = []
-        thread.start()
-        thread.join()
-        assert seen == [{}]
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(current).result() == {}
     assert current() == {}
 
 

@@ -118,15 +118,6 @@ def test_lazy_modules(module: nn.Module, shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(result.cpu(), module.cpu().train()(x), rtol=1e-4, atol=1e-5)
 
 
-def test_recurrent_modules() -> None:
-    torch.manual_seed(0)
-    module = nn.LSTM(3, 4)
-    x = torch.randn(5, 2, 3)
-    expected, _ = module(x)
-    result, _ = module.to("xla")(x.to("xla"))
-    torch.testing.assert_close(result.cpu(), expected, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("keeps_reference", [False, True])
 def test_hooks_of_parameters_move_with_them(keeps_reference: bool) -> None:
     layer = nn.Linear(2, 1)

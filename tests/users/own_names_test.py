@@ -2,12 +2,13 @@
 
 import ctypes
 import struct
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 import torch_xla
+from testing import libraries
+from testing.xla import capsule
 
 import torch_xla_ext
 
@@ -25,20 +26,6 @@ extern "C" void XlaGpuSimpleAdd(void* out, const void** in, const char* opaque, 
 """
 
 
-def build(library: Path, source: str) -> Path:
-    code = library.with_suffix(".cc")
-    code.write_text(source)
-    subprocess.run(["g++", "-O1", "-shared", "-fPIC", code, "-o", library], check=True)
-    return library
-
-
-def capsule(function: object) -> object:
-    new = ctypes.pythonapi.PyCapsule_New
-    new.restype = ctypes.py_object
-    new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    return new(ctypes.cast(function, ctypes.c_void_p), None, None)
-
-
 def call(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     payload = struct.pack("<i", a.numel()).decode("latin1")
     (result,) = torch_xla._XLAC._xla_custom_call(
@@ -53,10 +40,9 @@ def operands() -> list[torch.Tensor]:
 
 
 def test_a_tutorials_script(tmp_path: Path, operands: list[torch.Tensor]) -> None:
-    library = ctypes.CDLL(str(build(tmp_path / "libadd.so", SOURCE)))
-    torch_xla._XLAC._xla_register_custom_call_target(
-        "XlaGpuSimpleAdd", capsule(library.XlaGpuSimpleAdd), "Host"
-    )
+    library = ctypes.CDLL(str(libraries.build(tmp_path / "add.cc", SOURCE)))
+    address = ctypes.cast(library.XlaGpuSimpleAdd, ctypes.c_void_p).value
+    torch_xla._XLAC._xla_register_custom_call_target("XlaGpuSimpleAdd", capsule(address), "Host")
     assert call(*operands).tolist() == [11, 22, 33]
     check_the_wheels_operator(operands)
 
@@ -69,9 +55,9 @@ def check_the_wheels_operator(operands: list[torch.Tensor]) -> None:
 
 def test_edit_build_run(tmp_path: Path, operands: list[torch.Tensor]) -> None:
     """In one process, with one path, as in a notebook, an edited kernel is built and used."""
-    library = tmp_path / "libedited.so"
     for operator, expected in (("+", [11, 22, 33]), ("-", [-9, -18, -27]), ("*", [10, 40, 90])):
-        build(library, SOURCE.replace("a[i] + b[i]", f"a[i] {operator} b[i]"))
+        source = SOURCE.replace("a[i] + b[i]", f"a[i] {operator} b[i]")
+        library = libraries.build(tmp_path / "edited.cc", source)
         torch_xla_ext.register_custom_call("XlaGpuSimpleAdd", library, platform="Host")
         assert call(*operands).tolist() == expected
         check_the_wheels_operator(operands)
@@ -81,8 +67,7 @@ def test_edit_build_run(tmp_path: Path, operands: list[torch.Tensor]) -> None:
 
 def test_from_another_path(tmp_path: Path, operands: list[torch.Tensor]) -> None:
     for name, operator, expected in (("a", "+", [11, 22, 33]), ("b", "-", [-9, -18, -27])):
-        library = build(
-            tmp_path / f"lib{name}.so", SOURCE.replace("a[i] + b[i]", f"a[i] {operator} b[i]")
-        )
+        source = SOURCE.replace("a[i] + b[i]", f"a[i] {operator} b[i]")
+        library = libraries.build(tmp_path / f"{name}.cc", source)
         torch_xla_ext.register_custom_call("XlaGpuSimpleAdd", library, platform="Host")
         assert call(*operands).tolist() == expected

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch_xla
+from testing import libraries
 
 import torch_xla_ext
 
@@ -55,14 +56,6 @@ XLA_KERNEL_HOST(MyScaledRows, kScaledRows, Rows);
 """
 
 
-def build(folder: Path, source: str = SOURCE) -> Path:
-    code, library = folder / "rows.cc", folder / "librows.so"
-    code.write_text(source)
-    options = ["-std=c++17", "-O0", "-shared", "-fPIC", "-isystem", torch_xla_ext.include_dir()]
-    subprocess.run(["g++", *options, code, "-o", library], check=True)
-    return library
-
-
 def backward(ctx: object, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     (index,) = ctx.saved_tensors
     rows = torch.zeros(ctx.shape, device=grad.device)
@@ -79,7 +72,9 @@ def setup_context(ctx: object, inputs: tuple[object, ...], output: torch.Tensor)
 @pytest.fixture(scope="module", autouse=True)
 def operator(tmp_path_factory: pytest.TempPathFactory) -> torch._ops.OpOverload:
     torch_xla.device()
-    torch_xla_ext.register_kernel("MyScaledRows", build(tmp_path_factory.mktemp("kernel")))
+    torch_xla_ext.register_kernel(
+        "MyScaledRows", libraries.build(tmp_path_factory.mktemp("kernel") / "rows.cc", SOURCE)
+    )
     return torch_xla_ext.define_operator(
         "my_ns::scaled_rows(Tensor x, Tensor index, Tensor? bias=None, float factor=1.0, "
         "int copies=1) -> Tensor",
@@ -250,7 +245,7 @@ def test_edit_build_define_again(tmp_path: Path) -> None:
     for name, factor in (("twice", 2), ("thrice", 3)):
         source = SOURCE.replace("MyScaledRows", "MyEdited").replace("copies", name)
         source = source.replace("params.factor *", f"{factor} * params.factor *")
-        torch_xla_ext.register_kernel("MyEdited", build(tmp_path, source))
+        torch_xla_ext.register_kernel("MyEdited", libraries.build(tmp_path / "rows.cc", source))
         torch_xla_ext.define_operator(
             "my_ns::edited(Tensor x, Tensor index, Tensor? bias=None, float factor=1.0, "
             f"int {name}=1) -> Tensor",
@@ -267,7 +262,7 @@ def test_a_kernel_for_cuda_alone(tmp_path: Path) -> None:
     source = SOURCE.replace("MyScaledRows", "MyCudaOnly").replace("_HOST(", "_CUDA(")
     source = source.replace("Status Rows(", "Status Rows(cudaStream_t, ")
     source = "typedef struct CUstream_st* cudaStream_t;\n" + source  # as the toolkit says it
-    torch_xla_ext.register_kernel("MyCudaOnly", build(tmp_path, source))
+    torch_xla_ext.register_kernel("MyCudaOnly", libraries.build(tmp_path / "rows.cc", source))
     torch_xla_ext.define_operator(
         "my_ns::cuda_only(Tensor x, Tensor index, Tensor? bias=None, float factor=1.0, "
         "int copies=1) -> Tensor",

@@ -103,15 +103,8 @@ def test_operands_are_read_at_each_call() -> None:
 @pytest.mark.parametrize(
     "dtype",
     [
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.bfloat16,
-        torch.float64,
-        torch.complex64,
+        *(torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64),
+        *(torch.float16, torch.bfloat16, torch.float64, torch.complex64),
     ],
     ids=str,
 )

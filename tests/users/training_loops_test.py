@@ -40,14 +40,18 @@ class Loop:
         return losses
 
 
+def assert_same(mine: nn.Module, other: nn.Module, digits: float = 1e-5) -> None:
+    own, right = list(mine.parameters()), list(other.parameters())
+    torch.testing.assert_close(own, right, check_device=False, rtol=digits, atol=digits)
+
+
 def check(train: Callable[[Loop], list[float]], way: str, digits: float = 1e-5) -> None:
     """Trains on the CPU and on the device; compares losses and parameters."""
     loops = [Loop(device, way) for device in ("cpu", "xla")]
     expected, got = [train(loop) for loop in loops]
     assert len(set(expected)) == STEPS
     assert got == pytest.approx(expected, rel=digits, abs=digits)
-    for mine, other in zip(loops[1].model.parameters(), loops[0].model.parameters(), strict=True):
-        torch.testing.assert_close(mine.detach().cpu(), other.detach(), rtol=digits, atol=digits)
+    assert_same(loops[1].model, loops[0].model, digits)
 
 
 def train(
@@ -185,8 +189,7 @@ def test_moving_average(way: str) -> None:
         return train(loop, optimizer, lambda _loss: average.update_parameters(loop.model))
 
     check(run, way)
-    for other, mine in zip(averages[0].parameters(), averages[1].parameters(), strict=True):
-        torch.testing.assert_close(mine.detach().cpu(), other.detach(), rtol=1e-5, atol=1e-5)
+    assert_same(averages[1], averages[0])
 
 
 def test_moving_average_inside_a_captured_step() -> None:
@@ -222,8 +225,7 @@ def test_accumulated_gradients(way: str) -> None:
     loops = [Loop(device, way) for device in ("cpu", "xla")]
     expected, got = [run(loop) for loop in loops]
     assert got == pytest.approx(expected, rel=1e-5)
-    for mine, other in zip(loops[1].model.parameters(), loops[0].model.parameters(), strict=True):
-        torch.testing.assert_close(mine.detach().cpu(), other.detach(), rtol=1e-5, atol=1e-5)
+    assert_same(loops[1].model, loops[0].model)
 
 
 def _scaled(loop: Loop, fused: bool, unscale: bool = False) -> list[float]:

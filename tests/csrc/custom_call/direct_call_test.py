@@ -1,7 +1,7 @@
 """_xla_call_custom_call_target: a kernel called without XLA, on torch's own tensors."""
 
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -125,11 +125,8 @@ def test_calls_of_several_threads() -> None:
         for _ in range(50):
             call("TestCopy", "Host", [torch.full((1000,), value)], count(1000), [result])
 
-    threads = [threading.Thread(target=work, args=(r, float(i))) for i, r in enumerate(results)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(results)) as threads:
+        list(threads.map(work, results, map(float, range(len(results)))))
     assert [result.unique().tolist() for result in results] == [[i] for i in range(8)]
 
 

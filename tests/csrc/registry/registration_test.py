@@ -61,9 +61,7 @@ def kept(x: torch.Tensor) -> torch.Tensor:
     return call("kept", x)
 
 
-@kept.register_fake
-def _(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x)
+kept.register_fake(torch.empty_like)
 
 
 def test_a_program_that_was_compiled_before_keeps_its_function(device: torch.device) -> None:

@@ -170,9 +170,7 @@ def scale_operator(x: torch.Tensor) -> torch.Tensor:
     return scale("ScaleInStages", x, 7.0)
 
 
-@scale_operator.register_fake
-def _(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x)
+scale_operator.register_fake(torch.empty_like)
 
 
 def test_under_torch_compile(device: torch.device, counts: Counts) -> None:

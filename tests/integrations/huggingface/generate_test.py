@@ -4,8 +4,8 @@ import copy
 import gc
 import io
 import logging
-import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -370,18 +370,12 @@ def test_inputs_on_the_host(llama: Pair) -> None:
 def test_two_threads(llama: Pair) -> None:
     prompts = [models.prompts(6, seed=seed) for seed in range(4)]
     expected = [llama.cpu.generate(**p, max_new_tokens=8).tolist() for p in prompts]
-    got: dict[int, Any] = {}
 
-    def generate(number: int) -> None:
-        inputs = models.on_device(prompts[number])
-        got[number] = llama.xla.generate(**inputs, max_new_tokens=8).tolist()
+    def generate(prompt: Any) -> Any:
+        return llama.xla.generate(**models.on_device(prompt), max_new_tokens=8).tolist()
 
-    threads = [threading.Thread(target=generate, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [got.get(number) for number in range(4)] == expected
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(generate, prompts)) == expected
 
 
 def test_model_is_as_it_was_and_can_go() -> None:

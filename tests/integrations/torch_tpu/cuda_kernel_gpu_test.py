@@ -1,5 +1,6 @@
 """cuda_kernel on a GPU: results, in programs, in place, errors."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,29 +8,14 @@ import torch
 import torch_xla_gpu
 from torch_xla_gpu import CudaKernel, cuda_kernel
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from testing.cuda_sources import AXPY, SHARED, axpy
+
 TPU = torch_xla_gpu.device.TYPE
-AXPY = """
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-template <typename T>
-__global__ void axpy(float a, const T* x, const T* y, T* out, int64_t n) {
-  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < n) out[i] = static_cast<T>(a * static_cast<float>(x[i]) + static_cast<float>(y[i]));
-}
-"""
 ADD_TO = """
 extern "C" __global__ void add_to(float* state, const float* x, float factor, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) state[i] += factor * x[i];
-}
-"""
-# Reverses x by way of shared memory.
-SHARED = """
-__global__ void reverse(const float* x, float* out, int n) {
-  extern __shared__ float buffer[];
-  for (int i = threadIdx.x; i < n; i += blockDim.x) buffer[i] = x[i];
-  __syncthreads();
-  for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = buffer[n - 1 - i];
 }
 """
 pytestmark = pytest.mark.skipif(
@@ -40,22 +26,6 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_XLA_EXT_KERNEL_CACHE", str(tmp_path / "kernels"))
-
-
-def axpy() -> CudaKernel:
-    def fail(*args: object) -> torch.Tensor:
-        raise AssertionError("a GPU runs the kernel")
-
-    return cuda_kernel(
-        AXPY,
-        "axpy<{T}>",
-        signature="(x: T[*shape], y: T[*shape]) -> (out: T[*shape]) where T: F32 | F16 | BF16",
-        parameters="a: f32",
-        arguments="a x y out out.size",
-        grid=lambda call: -(-call["x"].size // 256),
-        block=256,
-        reference=fail,
-    )
 
 
 def add_to() -> CudaKernel:
@@ -73,7 +43,9 @@ def add_to() -> CudaKernel:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_an_operator(dtype: torch.dtype) -> None:
     operator = torch_xla_gpu.define_operator(
-        "gpu_cuda_kernel::axpy(Tensor x, Tensor y, float a) -> Tensor", target=axpy(), replace=True
+        "gpu_cuda_kernel::axpy(Tensor x, Tensor y, float a) -> Tensor",
+        target=axpy(cuda_kernel),
+        replace=True,
     )
     x, y = torch.randn(33, 70).to(dtype), torch.randn(33, 70).to(dtype)
     expected = (2.5 * x.double() + y.double()).to(dtype)
@@ -88,7 +60,7 @@ def test_an_operator(dtype: torch.dtype) -> None:
 
 def test_a_call_without_an_operator() -> None:
     x = torch.randn(1000)
-    kernel = axpy()
+    kernel = axpy(cuda_kernel)
     on_device, total, expected = x.to(TPU), x.to(TPU), x
     for _ in range(32):
         (total,) = kernel(total, on_device, 0.5)
@@ -140,7 +112,7 @@ def test_a_launch_that_fails_is_an_error_where_its_result_is_read() -> None:
     (y,) = kernel[100_000, 1024, 400](x.to(TPU), 100, outputs=[x])
     with pytest.raises(RuntimeError, match=r"reverse.*cuLaunchKernelEx"):
         y.cpu()
-    assert torch.equal(axpy()(x.to(TPU), x.to(TPU), 1.0)[0].cpu(), 2 * x)
+    assert torch.equal(axpy(cuda_kernel)(x.to(TPU), x.to(TPU), 1.0)[0].cpu(), 2 * x)
 
 
 def test_a_kernel_that_does_not_compile() -> None:

@@ -28,9 +28,11 @@ def _refusal(model: str, **options: object) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
+NGRAM = {"method": "ngram", "num_speculative_tokens": 2}
+IN_STEPS = {"enable_chunked_prefill": True, "max_num_batched_tokens": 128, "max_num_seqs": 8}
+# By the model's family: settings, and a part of the error.
+REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
+    "llama": [
         ({"kv_cache_dtype": "fp8_e5m2"}, "auto, fp8, fp8_e4m3"),
         ({"block_size": 1}, "choose one of 8, 16, 32, 64, 128"),
         ({"quantization": "awq"}, "does not support quantized weights (awq)"),
@@ -44,79 +46,80 @@ def _refusal(model: str, **options: object) -> str:
         ({"calculate_kv_scales": True}, "the scales of an fp8 cache are the model's own, or 1"),
         ({"num_gpu_blocks_override": 16}, "a sequence of max_model_len=256 needs 17"),
         ({"enable_prompt_embeds": True}, "does not support --enable-prompt-embeds; leave it out"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_options(options: dict[str, object], text: str, models: Path) -> None:
-    assert text in _refusal(families.write("llama", models), **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"convert": "classify"}, "scores, classes and rewards; serve a decoder that generates"),
-        ({"pooler_config": PoolerConfig(pooling_type="STEP")}, "choose one of LAST, CLS, MEAN"),
+        ({"tensor_parallel_size": 4}, "2 key and value heads on 4 devices; set tensor_par"),
+        ({"pipeline_parallel_size": 2}, "start one server for each GPU"),
+        ({"distributed_executor_backend": "mp"}, "='mp'; leave it out: one process drives"),
         (
-            {
-                "pooler_config": PoolerConfig(pooling_type="MEAN"),
-                "enable_chunked_prefill": True,
-                "max_num_batched_tokens": 128,
-                "max_num_seqs": 8,
-            },
+            {"distributed_executor_backend": "ray", "tensor_parallel_size": 2},
+            "='ray'; leave it out: one process drives all GPUs of tensor_parallel_size",
+        ),
+        (
+            {"runner": "pooling", "convert": "classify"},
+            "scores, classes and rewards; serve a decoder that generates",
+        ),
+        (
+            {"runner": "pooling", "pooler_config": PoolerConfig(pooling_type="STEP")},
+            "choose one of LAST, CLS, MEAN",
+        ),
+        (
+            {"runner": "pooling", "pooler_config": PoolerConfig(pooling_type="MEAN"), **IN_STEPS},
             "max_num_batched_tokens=128 with pooling_type='MEAN'; a step needs all tokens",
         ),
-        ({"enable_lora": True}, "enable_lora for embeddings; leave it out, and merge the adapter"),
+        (
+            {"runner": "pooling", "enable_lora": True},
+            "enable_lora for embeddings; leave it out, and merge the adapter",
+        ),
+        (
+            {"runner": "pooling", "speculative_config": {**NGRAM}},
+            "speculative decoding for embeddings; leave it out",
+        ),
+        (
+            {"dtype": "bfloat16", "quantization": "fp8", "enable_lora": True}
+            | {"tensor_parallel_size": 2},
+            "weights with enable_lora and tensor_parallel_size above 1; merge the adapter into",
+        ),
     ],
-    ids=["classes", "steps", "chunks", "adapters"],
-)
-def test_embeddings(options: dict[str, object], text: str, models: Path) -> None:
-    assert text in _refusal(families.write("llama", models), runner="pooling", **options)
+    "mixtral": [({"enable_expert_parallel": True}, "each GPU has a part of every expert")],
+    "deepseek_v2": [
+        ({}, "latent attention in torch.float32; choose dtype='bfloat16', or set VLLM_MLA_DISABLE"),
+        (
+            {"dtype": "bfloat16", "quantization": "fp8"},
+            "quantized weights with multi-head latent attention; set VLLM_MLA_DISABLE=1, or serve",
+        ),
+        (
+            {"dtype": "bfloat16", "hf_overrides": {"kv_lora_rank": 256}},
+            "latent rows of 256 and 64 elements; set VLLM_MLA_DISABLE=1, for attention with heads",
+        ),
+        (
+            {"dtype": "bfloat16", "hf_overrides": {"index_topk": 8}},
+            "latent attention to chosen tokens; serve another model",
+        ),
+        (
+            {"dtype": "bfloat16", "enable_lora": True},
+            "enable_lora with multi-head latent attention; merge the adapter",
+        ),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"runner": "pooling"}, "speculative decoding for embeddings; leave it out"),
-        (
-            {"speculative_config": {"method": "eagle", "num_speculative_tokens": 2, "model": ""}},
-            "speculative decoding by 'eagle'; set method='ngram', or leave it out",
-        ),
-    ],
-    ids=["embeddings", "eagle"],
+    ("family", "options", "text"),
+    [(family, *each) for family, refused in REFUSED.items() for each in refused],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_speculation(options: dict[str, object], text: str, models: Path) -> None:
+def test_settings(family: str, options: dict[str, object], text: str, models: Path) -> None:
+    assert text in _refusal(families.write(family, models), **options)
+
+
+def test_speculation_by_a_model(models: Path) -> None:
     model = families.write("llama", models)
-    options = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}} | options
-    if "model" in options["speculative_config"]:
-        options["speculative_config"]["model"] = model
-    assert text in _refusal(model, **options)
+    text = _refusal(model, speculative_config=NGRAM | {"method": "eagle", "model": model})
+    assert "speculative decoding by 'eagle'; set method='ngram', or leave it out" in text
 
 
 # quantization_config of a checkpoint's config.json.
 BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [64, 64]}
 INT8 = families.compressed_tensors("int")
-
-
-@pytest.mark.parametrize(
-    ("family", "options", "text"),
-    [
-        (
-            "llama",
-            {"quantization": "fp8", "enable_lora": True, "tensor_parallel_size": 2},
-            "weights with enable_lora and tensor_parallel_size above 1; merge the adapter into",
-        ),
-        (
-            "deepseek_v2",
-            {"quantization": "fp8"},
-            "quantized weights with multi-head latent attention; set VLLM_MLA_DISABLE=1, or serve",
-        ),
-    ],
-    ids=["adapters", "latent attention"],
-)
-def test_quantized_weights(
-    family: str, options: dict[str, object], text: str, models: Path
-) -> None:
-    assert text in _refusal(families.write(family, models), dtype="bfloat16", **options)
 
 
 @pytest.mark.parametrize(
@@ -149,31 +152,16 @@ def test_quantized_layers(family: str, options: dict[str, object], text: str, mo
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "latent attention in torch.float32; choose dtype='bfloat16', or set VLLM_MLA_DISABLE"),
-        (
-            {"dtype": "bfloat16", "hf_overrides": {"kv_lora_rank": 256}},
-            "latent rows of 256 and 64 elements; set VLLM_MLA_DISABLE=1, for attention with heads",
-        ),
-        (
-            {"dtype": "bfloat16", "hf_overrides": {"index_topk": 8}},
-            "latent attention to chosen tokens; serve another model",
-        ),
-        (
-            {"dtype": "bfloat16", "enable_lora": True},
-            "enable_lora with multi-head latent attention; merge the adapter",
-        ),
+        ({"attn_type": "encoder_only"}, r"non-causal attention \(encoder_only\); serve a decoder"),
+        ({"alibi_slopes": [0.5, 0.25]}, "ALiBi; serve a model that encodes positions differently"),
+        ({"lambda_init": 0.5}, "attention with lambda_init; serve a model"),
     ],
-    ids=["float32", "rows", "chosen tokens", "adapters"],
 )
-def test_latent_attention(options: dict[str, object], text: str, models: Path) -> None:
-    assert text in _refusal(families.write("deepseek_v2", models), **options)
-
-
-def test_attention_to_the_tokens_that_follow() -> None:
-    with pytest.raises(
-        UnsupportedError, match=r"non-causal attention \(encoder_only\); serve a decoder"
-    ):
-        XlaGpuAttention(2, 64, 1.0, 2, None, None, "auto", attn_type="encoder_only")
+def test_attention_of_another_kind(options: dict[str, object], text: str) -> None:
+    sizes = {"num_heads": 2, "head_size": 64, "scale": 1.0, "num_kv_heads": 2}
+    others = {"alibi_slopes": None, "sliding_window": None, "kv_cache_dtype": "auto"}
+    with pytest.raises(UnsupportedError, match=text):
+        XlaGpuAttention(**sizes | others | options)
 
 
 def test_an_allocator_that_grows(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,18 +207,6 @@ def test_an_engine_in_a_thread(models: Path, monkeypatch: pytest.MonkeyPatch) ->
         config = threads.submit(arguments.create_engine_config).result()
     assert os.environ["VLLM_USE_V1"] == "1"
     assert config.parallel_config.worker_cls == "vllm_xla_gpu.worker.XlaGpuWorker"
-
-
-def test_alibi_in_a_layer() -> None:
-    with pytest.raises(
-        UnsupportedError, match="ALiBi; serve a model that encodes positions differently"
-    ):
-        XlaGpuAttention(2, 64, 1.0, 2, [0.5, 0.25], None, "auto")
-
-
-def test_attention_with_something_else() -> None:
-    with pytest.raises(UnsupportedError, match="attention with lambda_init; serve a model"):
-        XlaGpuAttention(2, 64, 1.0, 2, None, None, "auto", lambda_init=0.5)
 
 
 class Experts(FusedMoE):
@@ -413,35 +389,6 @@ def test_memory_of_gpus_that_do_not_tell_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.limit == 80 << 30
     # 97% of 80 GiB, less 10 for weights and 8 for activations.
     assert found.available_for_cache(devices=2) // 2 == int(0.97 * (80 << 30)) - (18 << 30)
-
-
-@pytest.mark.parametrize(
-    ("family", "options", "text"),
-    [
-        (
-            "llama",
-            {"tensor_parallel_size": 4},
-            "2 key and value heads on 4 devices; set tensor_par",
-        ),
-        ("llama", {"pipeline_parallel_size": 2}, "start one server for each GPU"),
-        (
-            "llama",
-            {"distributed_executor_backend": "mp"},
-            "='mp'; leave it out: one process drives",
-        ),
-        (
-            "llama",
-            {"distributed_executor_backend": "ray", "tensor_parallel_size": 2},
-            "='ray'; leave it out: one process drives all GPUs of tensor_parallel_size",
-        ),
-        ("mixtral", {"enable_expert_parallel": True}, "each GPU has a part of every expert"),
-    ],
-    ids=["heads", "pipeline", "mp", "ray", "experts"],
-)
-def test_several_devices_refuse_unsupported_settings(
-    family: str, options: dict[str, object], text: str, models: Path
-) -> None:
-    assert text in _refusal(families.write(family, models), **options)
 
 
 LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
