@@ -5,40 +5,13 @@ load(":configurations.bzl", "shared_not_rebuilt")
 
 # The architectures for which nvcc 13.0 generates code. A suffix selects features of one chip (a) or
 # family (f) only.
-_KNOWN_ARCHS = [
-    "75",
-    "80",
-    "86",
-    "87",
-    "88",
-    "89",
-    "90",
-    "90a",
-    "100",
-    "100a",
-    "100f",
-    "103",
-    "103a",
-    "103f",
-    "110",
-    "110a",
-    "110f",
-    "120",
-    "120a",
-    "120f",
-    "121",
-    "121a",
-    "121f",
-]
+_KNOWN_ARCHS = (
+    "75 80 86 87 88 89 90 90a 100 100a 100f 103 103a 103f 110 110a 110f 120 120a 120f 121 121a 121f"
+).split(" ")
 
 # The GPUs that kernels are compiled for: A100 (80), H100 and H200 (90), B200 (100), RTX 50 (120).
 # One is also kept as PTX, which the driver compiles for GPUs that come later.
-DEFAULT_ARCHS = [
-    "80",
-    "90",
-    "100",
-    "120",
-]
+DEFAULT_ARCHS = ["80", "90", "100", "120"]
 
 CudaArchsInfo = provider(
     doc = "The architectures that CUDA code is compiled for.",

@@ -2,7 +2,8 @@
 
 Type checkers find this file beside the module, `_XLAC.cpython-….so`, in the wheel's root. The
 module also has upstream's own names, which have no types here. The functions are defined in
-torch_xla_ext/csrc/python, one file a subject, and in csrc/interpose/init.cc.
+torch_xla_ext/csrc/python, one file a subject, and in csrc/interpose/init.cc, which document at
+runtime only what these sentences leave open.
 tests/csrc/python/stubs_test.py compares this file with the module.
 """
 
@@ -346,7 +347,7 @@ def _xla_capture_base(tensor: torch.Tensor, /) -> torch.Tensor:
     """Return the tensor with all values of the storage, without functionalization."""
 
 def _xla_capture_data_address(tensor: torch.Tensor, /) -> int:
-    """Return the address of the data on the device, or 0 if there is none yet."""
+    """Return the address of the data on the device, or 0 for a pending or fake tensor."""
 
 def _xla_capture_transfer(tensor: torch.Tensor, /) -> bool:
     """Transfer values that are only on the host; return False if there are none."""
@@ -417,7 +418,7 @@ def _xla_load_pjrt_plugin(path: str) -> tuple[int, int]:
     """Load the PJRT plugin behind the shim; return its API version, (major, minor)."""
 
 def _xla_set_compile_options(fields: bytes) -> None:
-    """Add fields of CompileOptionsProto to the programs that this thread compiles."""
+    """Add wire-format CompileOptionsProto fields to the programs that this thread compiles."""
 
 def _xla_compile_options() -> bytes:
     """Return the last options of _xla_set_compile_options in this thread."""

@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <deque>
-#include <memory>
 #include <mutex>
 #include <sstream>
 #include <string>

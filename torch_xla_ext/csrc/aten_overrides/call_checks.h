@@ -18,162 +18,91 @@
 
 namespace torch_xla_ext::aten_overrides {
 
+// Operators that have a structured kernel in PyTorch, whose C++ meta functions
+// check their calls. `index` is left out, because its function computes the
+// indices of a mask. PyTorch's meta functions in Python would take 50 to 650
+// microseconds.
+// clang-format off
+#define TORCH_XLA_EXT_STRUCTURED(CHECK)                                        \
+  CHECK(_linalg_eigh) CHECK(_log_softmax_backward_data) CHECK(_log_softmax)    \
+  CHECK(_softmax_backward_data) CHECK(_softmax) CHECK(acos) CHECK(acosh)       \
+  CHECK(adaptive_max_pool2d_backward) CHECK(adaptive_max_pool2d)               \
+  CHECK(addcdiv) CHECK(all) CHECK(any) CHECK(asin) CHECK(asinh) CHECK(atan)    \
+  CHECK(atanh) CHECK(avg_pool2d_backward) CHECK(avg_pool3d_backward)           \
+  CHECK(cat) CHECK(clamp_max) CHECK(clamp) CHECK(clamp_min) CHECK(cos)         \
+  CHECK(cosh) CHECK(elu_backward) CHECK(erf) CHECK(erfc) CHECK(exp)            \
+  CHECK(expm1) CHECK(frac) CHECK(gelu_backward) CHECK(hardshrink_backward)     \
+  CHECK(hardsigmoid_backward) CHECK(isneginf) CHECK(leaky_relu_backward)       \
+  CHECK(linalg_inv_ex) CHECK(linalg_vector_norm) CHECK(log10) CHECK(log1p)     \
+  CHECK(log2) CHECK(log) CHECK(max_pool2d_with_indices_backward)               \
+  CHECK(maximum) CHECK(minimum) CHECK(mse_loss) CHECK(neg) CHECK(reciprocal)   \
+  CHECK(round) CHECK(rsqrt) CHECK(scatter_add) CHECK(sgn)                      \
+  CHECK(sigmoid_backward) CHECK(sigmoid) CHECK(sign) CHECK(silu_backward)      \
+  CHECK(sin) CHECK(sinh) CHECK(softplus_backward) CHECK(softshrink_backward)   \
+  CHECK(smooth_l1_loss) CHECK(sqrt) CHECK(tan) CHECK(tanh_backward)            \
+  CHECK(tanh) CHECK(threshold_backward) CHECK(triangular_solve) CHECK(tril)    \
+  CHECK(triu)
+
+// The same for operators with overloads: the meta function and the overload.
+#define TORCH_XLA_EXT_STRUCTURED_OVERLOADS(CHECK)                              \
+  CHECK(add, add_Tensor) CHECK(all, all_dim) CHECK(any, any_dim)               \
+  CHECK(clamp_max, clamp_max_Tensor) CHECK(clamp, clamp_Tensor)                \
+  CHECK(clamp_min, clamp_min_Tensor) CHECK(div, div_Tensor)                    \
+  CHECK(div, div_Tensor_mode) CHECK(eq, eq_Scalar) CHECK(eq, eq_Tensor)        \
+  CHECK(mul, mul_Tensor) CHECK(ne, ne_Scalar) CHECK(ne, ne_Tensor)             \
+  CHECK(norm, norm_ScalarOpt_dim_dtype) CHECK(norm, norm_ScalarOpt_dim)        \
+  CHECK(pow, pow_Tensor_Tensor) CHECK(pow, pow_Scalar)                         \
+  CHECK(pow, pow_Tensor_Scalar) CHECK(prod, prod_dim_int)                      \
+  CHECK(remainder, remainder_Tensor) CHECK(scatter, scatter_src)               \
+  CHECK(scatter, scatter_value) CHECK(scatter, scatter_reduce)                 \
+  CHECK(scatter, scatter_value_reduce)                                         \
+  CHECK(scatter_reduce, scatter_reduce_two) CHECK(sub, sub_Tensor)             \
+  CHECK(sum, sum_dim_IntList) CHECK(xlogy, xlogy_Tensor)
+// clang-format on
+
 inline void RegisterCallChecks(torch::Library& m) {
 #define TORCH_XLA_EXT_CHECK(name, overload)                                 \
   CheckedCall<at::_ops::overload, static_cast<at::_ops::overload::schema*>( \
                                       &at::meta::name)>::Register(m);
-  // PyTorch's C++ meta functions, one for each upstream operator that has a
-  // structured kernel in PyTorch. `index` is left out, because its function
-  // computes the indices of a mask. PyTorch's meta functions in Python would
-  // take 50 to 650 microseconds.
-  TORCH_XLA_EXT_CHECK(_linalg_eigh, _linalg_eigh)
-  TORCH_XLA_EXT_CHECK(_log_softmax_backward_data, _log_softmax_backward_data)
-  TORCH_XLA_EXT_CHECK(_log_softmax, _log_softmax)
-  TORCH_XLA_EXT_CHECK(_softmax_backward_data, _softmax_backward_data)
-  TORCH_XLA_EXT_CHECK(_softmax, _softmax)
-  TORCH_XLA_EXT_CHECK(acos, acos)
-  TORCH_XLA_EXT_CHECK(acosh, acosh)
-  TORCH_XLA_EXT_CHECK(adaptive_max_pool2d_backward,
-                      adaptive_max_pool2d_backward)
-  TORCH_XLA_EXT_CHECK(adaptive_max_pool2d, adaptive_max_pool2d)
-  TORCH_XLA_EXT_CHECK(add, add_Tensor)
-  TORCH_XLA_EXT_CHECK(addcdiv, addcdiv)
-  TORCH_XLA_EXT_CHECK(all, all_dim)
-  TORCH_XLA_EXT_CHECK(all, all)
-  TORCH_XLA_EXT_CHECK(any, any_dim)
-  TORCH_XLA_EXT_CHECK(any, any)
-  TORCH_XLA_EXT_CHECK(asin, asin)
-  TORCH_XLA_EXT_CHECK(asinh, asinh)
-  TORCH_XLA_EXT_CHECK(atan, atan)
-  TORCH_XLA_EXT_CHECK(atanh, atanh)
-  TORCH_XLA_EXT_CHECK(avg_pool2d_backward, avg_pool2d_backward)
-  TORCH_XLA_EXT_CHECK(avg_pool3d_backward, avg_pool3d_backward)
-  TORCH_XLA_EXT_CHECK(cat, cat)
-  TORCH_XLA_EXT_CHECK(clamp_max, clamp_max)
-  TORCH_XLA_EXT_CHECK(clamp_max, clamp_max_Tensor)
-  TORCH_XLA_EXT_CHECK(clamp, clamp)
-  TORCH_XLA_EXT_CHECK(clamp, clamp_Tensor)
-  TORCH_XLA_EXT_CHECK(clamp_min, clamp_min)
-  TORCH_XLA_EXT_CHECK(clamp_min, clamp_min_Tensor)
-  TORCH_XLA_EXT_CHECK(cos, cos)
-  TORCH_XLA_EXT_CHECK(cosh, cosh)
-  TORCH_XLA_EXT_CHECK(div, div_Tensor)
-  TORCH_XLA_EXT_CHECK(div, div_Tensor_mode)
-  TORCH_XLA_EXT_CHECK(elu_backward, elu_backward)
-  TORCH_XLA_EXT_CHECK(eq, eq_Scalar)
-  TORCH_XLA_EXT_CHECK(eq, eq_Tensor)
-  TORCH_XLA_EXT_CHECK(erf, erf)
-  TORCH_XLA_EXT_CHECK(erfc, erfc)
-  TORCH_XLA_EXT_CHECK(exp, exp)
-  TORCH_XLA_EXT_CHECK(expm1, expm1)
-  TORCH_XLA_EXT_CHECK(frac, frac)
-  TORCH_XLA_EXT_CHECK(gelu_backward, gelu_backward)
-  TORCH_XLA_EXT_CHECK(hardshrink_backward, hardshrink_backward)
-  TORCH_XLA_EXT_CHECK(hardsigmoid_backward, hardsigmoid_backward)
-  TORCH_XLA_EXT_CHECK(isneginf, isneginf)
-  TORCH_XLA_EXT_CHECK(leaky_relu_backward, leaky_relu_backward)
-  TORCH_XLA_EXT_CHECK(linalg_inv_ex, linalg_inv_ex)
-  TORCH_XLA_EXT_CHECK(linalg_vector_norm, linalg_vector_norm)
-  TORCH_XLA_EXT_CHECK(log10, log10)
-  TORCH_XLA_EXT_CHECK(log1p, log1p)
-  TORCH_XLA_EXT_CHECK(log2, log2)
-  TORCH_XLA_EXT_CHECK(log, log)
-  TORCH_XLA_EXT_CHECK(max_pool2d_with_indices_backward,
-                      max_pool2d_with_indices_backward)
-  TORCH_XLA_EXT_CHECK(maximum, maximum)
-  TORCH_XLA_EXT_CHECK(minimum, minimum)
-  TORCH_XLA_EXT_CHECK(mse_loss, mse_loss)
-  TORCH_XLA_EXT_CHECK(mul, mul_Tensor)
-  TORCH_XLA_EXT_CHECK(ne, ne_Scalar)
-  TORCH_XLA_EXT_CHECK(ne, ne_Tensor)
-  TORCH_XLA_EXT_CHECK(neg, neg)
-  TORCH_XLA_EXT_CHECK(norm, norm_ScalarOpt_dim_dtype)
-  TORCH_XLA_EXT_CHECK(norm, norm_ScalarOpt_dim)
-  TORCH_XLA_EXT_CHECK(pow, pow_Tensor_Tensor)
-  TORCH_XLA_EXT_CHECK(pow, pow_Scalar)
-  TORCH_XLA_EXT_CHECK(pow, pow_Tensor_Scalar)
-  TORCH_XLA_EXT_CHECK(prod, prod_dim_int)
-  TORCH_XLA_EXT_CHECK(reciprocal, reciprocal)
-  TORCH_XLA_EXT_CHECK(remainder, remainder_Tensor)
-  TORCH_XLA_EXT_CHECK(round, round)
-  TORCH_XLA_EXT_CHECK(rsqrt, rsqrt)
-  TORCH_XLA_EXT_CHECK(scatter_add, scatter_add)
-  TORCH_XLA_EXT_CHECK(scatter, scatter_src)
-  TORCH_XLA_EXT_CHECK(scatter, scatter_value)
-  TORCH_XLA_EXT_CHECK(scatter, scatter_reduce)
-  TORCH_XLA_EXT_CHECK(scatter, scatter_value_reduce)
-  TORCH_XLA_EXT_CHECK(scatter_reduce, scatter_reduce_two)
-  TORCH_XLA_EXT_CHECK(sgn, sgn)
-  TORCH_XLA_EXT_CHECK(sigmoid_backward, sigmoid_backward)
-  TORCH_XLA_EXT_CHECK(sigmoid, sigmoid)
-  TORCH_XLA_EXT_CHECK(sign, sign)
-  TORCH_XLA_EXT_CHECK(silu_backward, silu_backward)
-  TORCH_XLA_EXT_CHECK(sin, sin)
-  TORCH_XLA_EXT_CHECK(sinh, sinh)
-  TORCH_XLA_EXT_CHECK(softplus_backward, softplus_backward)
-  TORCH_XLA_EXT_CHECK(softshrink_backward, softshrink_backward)
-  TORCH_XLA_EXT_CHECK(smooth_l1_loss, smooth_l1_loss)
-  TORCH_XLA_EXT_CHECK(sqrt, sqrt)
-  TORCH_XLA_EXT_CHECK(sub, sub_Tensor)
-  TORCH_XLA_EXT_CHECK(sum, sum_dim_IntList)
-  TORCH_XLA_EXT_CHECK(tan, tan)
-  TORCH_XLA_EXT_CHECK(tanh_backward, tanh_backward)
-  TORCH_XLA_EXT_CHECK(tanh, tanh)
-  TORCH_XLA_EXT_CHECK(threshold_backward, threshold_backward)
-  TORCH_XLA_EXT_CHECK(triangular_solve, triangular_solve)
-  TORCH_XLA_EXT_CHECK(tril, tril)
-  TORCH_XLA_EXT_CHECK(triu, triu)
-  TORCH_XLA_EXT_CHECK(xlogy, xlogy_Tensor)
+#define TORCH_XLA_EXT_CHECK_OF_SAME_NAME(name) TORCH_XLA_EXT_CHECK(name, name)
+  TORCH_XLA_EXT_STRUCTURED(TORCH_XLA_EXT_CHECK_OF_SAME_NAME)
+  TORCH_XLA_EXT_STRUCTURED_OVERLOADS(TORCH_XLA_EXT_CHECK)
+#undef TORCH_XLA_EXT_CHECK_OF_SAME_NAME
 #undef TORCH_XLA_EXT_CHECK
-#define TORCH_XLA_EXT_CHECK(name, overload)                      \
-  CheckedCall<at::_ops::overload,                                \
-              &OfReals<static_cast<at::_ops::overload::schema*>( \
+#define TORCH_XLA_EXT_CHECK(OfDtypes, name, overload)             \
+  CheckedCall<at::_ops::overload,                                 \
+              &OfDtypes<static_cast<at::_ops::overload::schema*>( \
                   &at::meta::name)>::Call>::Register(m);
-  TORCH_XLA_EXT_CHECK(amax, amax)
-  TORCH_XLA_EXT_CHECK(amin, amin)
-  TORCH_XLA_EXT_CHECK(lt, lt_Scalar)
-  TORCH_XLA_EXT_CHECK(lt, lt_Tensor)
-  TORCH_XLA_EXT_CHECK(le, le_Scalar)
-  TORCH_XLA_EXT_CHECK(le, le_Tensor)
-  TORCH_XLA_EXT_CHECK(gt, gt_Scalar)
-  TORCH_XLA_EXT_CHECK(gt, gt_Tensor)
-  TORCH_XLA_EXT_CHECK(ge, ge_Scalar)
-  TORCH_XLA_EXT_CHECK(ge, ge_Tensor)
-  TORCH_XLA_EXT_CHECK(fmod, fmod_Tensor)
-  TORCH_XLA_EXT_CHECK(atan2, atan2)
-  TORCH_XLA_EXT_CHECK(erfinv, erfinv)
-  TORCH_XLA_EXT_CHECK(sort, sort_stable)
-#undef TORCH_XLA_EXT_CHECK
-#define TORCH_XLA_EXT_CHECK(name, overload)                        \
-  CheckedCall<at::_ops::overload,                                  \
-              &OfNumbers<static_cast<at::_ops::overload::schema*>( \
-                  &at::meta::name)>::Call>::Register(m);
-  TORCH_XLA_EXT_CHECK(argmax, argmax)
-  TORCH_XLA_EXT_CHECK(argmin, argmin)
-  TORCH_XLA_EXT_CHECK(ceil, ceil)
-  TORCH_XLA_EXT_CHECK(floor, floor)
-  TORCH_XLA_EXT_CHECK(trunc, trunc)
-#undef TORCH_XLA_EXT_CHECK
-#define TORCH_XLA_EXT_CHECK(name, overload)                          \
-  CheckedCall<at::_ops::overload,                                    \
-              &OfFractions<static_cast<at::_ops::overload::schema*>( \
-                  &at::meta::name)>::Call>::Register(m);
-  TORCH_XLA_EXT_CHECK(lerp, lerp_Scalar)
-  TORCH_XLA_EXT_CHECK(lerp, lerp_Tensor)
-#undef TORCH_XLA_EXT_CHECK
-#define TORCH_XLA_EXT_CHECK(name, overload)                           \
-  CheckedCall<at::_ops::overload,                                     \
-              &CheckBitwise<static_cast<at::_ops::overload::schema*>( \
-                  &at::meta::name)>>::Register(m);
-  TORCH_XLA_EXT_CHECK(bitwise_and, bitwise_and_Tensor)
-  TORCH_XLA_EXT_CHECK(bitwise_or, bitwise_or_Tensor)
-  TORCH_XLA_EXT_CHECK(bitwise_xor, bitwise_xor_Tensor)
-#undef TORCH_XLA_EXT_CHECK
-#define TORCH_XLA_EXT_CHECK(name, overload)                          \
-  CheckedCall<at::_ops::overload,                                    \
-              &WithNumbers<static_cast<at::_ops::overload::schema*>( \
-                  &at::meta::name)>::Call>::Register(m);
-  TORCH_XLA_EXT_CHECK(addcmul, addcmul)
+  TORCH_XLA_EXT_CHECK(OfFractions, elu, elu)
+  TORCH_XLA_EXT_CHECK(OfFractions, glu, glu)
+  TORCH_XLA_EXT_CHECK(OfFractions, hardshrink, hardshrink)
+  TORCH_XLA_EXT_CHECK(OfFractions, hardsigmoid, hardsigmoid)
+  TORCH_XLA_EXT_CHECK(OfFractions, leaky_relu, leaky_relu)
+  TORCH_XLA_EXT_CHECK(OfFractions, lerp, lerp_Scalar)
+  TORCH_XLA_EXT_CHECK(OfFractions, lerp, lerp_Tensor)
+  TORCH_XLA_EXT_CHECK(OfFractions, mish, mish)
+  TORCH_XLA_EXT_CHECK(OfFractions, silu, silu)
+  TORCH_XLA_EXT_CHECK(OfFractions, softplus, softplus)
+  TORCH_XLA_EXT_CHECK(OfNumbers, argmax, argmax)
+  TORCH_XLA_EXT_CHECK(OfNumbers, argmin, argmin)
+  TORCH_XLA_EXT_CHECK(OfNumbers, ceil, ceil)
+  TORCH_XLA_EXT_CHECK(OfNumbers, floor, floor)
+  TORCH_XLA_EXT_CHECK(OfNumbers, trunc, trunc)
+  TORCH_XLA_EXT_CHECK(OfReals, amax, amax)
+  TORCH_XLA_EXT_CHECK(OfReals, amin, amin)
+  TORCH_XLA_EXT_CHECK(OfReals, atan2, atan2)
+  TORCH_XLA_EXT_CHECK(OfReals, erfinv, erfinv)
+  TORCH_XLA_EXT_CHECK(OfReals, fmod, fmod_Tensor)
+  TORCH_XLA_EXT_CHECK(OfReals, ge, ge_Scalar)
+  TORCH_XLA_EXT_CHECK(OfReals, ge, ge_Tensor)
+  TORCH_XLA_EXT_CHECK(OfReals, gt, gt_Scalar)
+  TORCH_XLA_EXT_CHECK(OfReals, gt, gt_Tensor)
+  TORCH_XLA_EXT_CHECK(OfReals, le, le_Scalar)
+  TORCH_XLA_EXT_CHECK(OfReals, le, le_Tensor)
+  TORCH_XLA_EXT_CHECK(OfReals, lt, lt_Scalar)
+  TORCH_XLA_EXT_CHECK(OfReals, lt, lt_Tensor)
+  TORCH_XLA_EXT_CHECK(OfReals, sort, sort_stable)
+  TORCH_XLA_EXT_CHECK(WithNumbers, addcmul, addcmul)
 #undef TORCH_XLA_EXT_CHECK
 #define TORCH_XLA_EXT_CHECK(overload, function) \
   CheckedCall<at::_ops::overload, &function>::Register(m);
@@ -201,9 +130,12 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(binary_cross_entropy_backward,
                       CheckBinaryCrossEntropyBackward)
   TORCH_XLA_EXT_CHECK(binary_cross_entropy_with_logits, CheckWeights)
+  TORCH_XLA_EXT_CHECK(bitwise_and_Tensor, CheckBitwise<&at::meta::bitwise_and>)
   TORCH_XLA_EXT_CHECK(bitwise_left_shift_Tensor, CheckBitwiseShift)
   TORCH_XLA_EXT_CHECK(bitwise_not, CheckBitwiseNot)
+  TORCH_XLA_EXT_CHECK(bitwise_or_Tensor, CheckBitwise<&at::meta::bitwise_or>)
   TORCH_XLA_EXT_CHECK(bitwise_right_shift_Tensor, CheckBitwiseShift)
+  TORCH_XLA_EXT_CHECK(bitwise_xor_Tensor, CheckBitwise<&at::meta::bitwise_xor>)
   TORCH_XLA_EXT_CHECK(bmm, CheckMatmul<&at::meta::bmm>)
   TORCH_XLA_EXT_CHECK(cholesky, CheckCholesky)
   TORCH_XLA_EXT_CHECK(clone, CheckClone)
@@ -212,6 +144,8 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(convolution_overrideable, CheckConvolution)
   TORCH_XLA_EXT_CHECK(cummax, CheckCumulativeExtremum)
   TORCH_XLA_EXT_CHECK(cummin, CheckCumulativeExtremum)
+  TORCH_XLA_EXT_CHECK(cumprod, CheckCumulative<&at::meta::cumprod>)
+  TORCH_XLA_EXT_CHECK(cumsum, CheckCumulative<&at::meta::cumsum>)
   TORCH_XLA_EXT_CHECK(diagonal_scatter, CheckDiagonalScatter)
   TORCH_XLA_EXT_CHECK(dot, CheckDot)
   TORCH_XLA_EXT_CHECK(embedding, CheckEmbedding)
@@ -291,23 +225,6 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(upsample_nearest2d, CheckUpsampled)
   TORCH_XLA_EXT_CHECK(view_copy, CheckViewCopy)
   TORCH_XLA_EXT_CHECK(where_self, CheckWhere)
-  CheckedCall<at::_ops::cumprod,
-              &CheckCumulative<static_cast<at::_ops::cumprod::schema*>(
-                  &at::meta::cumprod)>>::Register(m);
-  CheckedCall<at::_ops::cumsum,
-              &CheckCumulative<static_cast<at::_ops::cumsum::schema*>(
-                  &at::meta::cumsum)>>::Register(m);
-#undef TORCH_XLA_EXT_CHECK
-#define TORCH_XLA_EXT_CHECK(name) \
-  CheckedCall<at::_ops::name, &OfFractions<&at::meta::name>::Call>::Register(m);
-  TORCH_XLA_EXT_CHECK(elu)
-  TORCH_XLA_EXT_CHECK(glu)
-  TORCH_XLA_EXT_CHECK(hardshrink)
-  TORCH_XLA_EXT_CHECK(hardsigmoid)
-  TORCH_XLA_EXT_CHECK(leaky_relu)
-  TORCH_XLA_EXT_CHECK(mish)
-  TORCH_XLA_EXT_CHECK(silu)
-  TORCH_XLA_EXT_CHECK(softplus)
 #undef TORCH_XLA_EXT_CHECK
 }
 

@@ -10,14 +10,44 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 namespace torch_xla_ext::aten_overrides {
+
+constexpr std::string_view kNamespace = "aten::";
+
+// PyTorch's own operators.
+inline std::vector<c10::OperatorHandle> AtenOperators() {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  std::vector<c10::OperatorHandle> operators;
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind(kNamespace, 0) != 0) continue;
+    if (const auto op = dispatcher.findSchema(name)) operators.push_back(*op);
+  }
+  return operators;
+}
+
+// An operator's name without its namespace and overload.
+inline std::string_view NameOf(const c10::OperatorHandle& op) {
+  return std::string_view(op.operator_name().name).substr(kNamespace.size());
+}
+
+// The set of the words of a text, which spaces separate.
+inline std::unordered_set<std::string_view> Words(std::string_view text) {
+  std::unordered_set<std::string_view> words;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    words.insert(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return words;
+}
 
 // Whether the sizes of an argument are known.
 inline bool IsToBeChecked(const at::Tensor& tensor) {
@@ -136,11 +166,8 @@ struct RegisteredKernel {
   template <typename Function>
   static void Replace(torch::Library& m, const Function& function) {
     Get();
-    std::string name = Op::name;
-    if (*Op::overload_name != '\0') {
-      name += std::string(".") + Op::overload_name;
-    }
-    m.impl(name.c_str(), function);
+    const c10::OperatorName name(Op::name, Op::overload_name);
+    m.impl(c10::toString(name).c_str(), function);
   }
 };
 
@@ -174,8 +201,7 @@ template <typename Op, auto kCheck, c10::DispatchKey kKey, typename Result,
 struct CheckedCall<Op, kCheck, kKey, Result(Args...)> {
   static Result Call(c10::DispatchKeySet keys, Args... args) {
     if ((IsToBeChecked(args) && ...)) {
-      constexpr size_t kNamespace = std::string_view("aten::").size();
-      CheckWithFirst(kCheck, Op::name + kNamespace, Described(args)...);
+      CheckWithFirst(kCheck, Op::name + kNamespace.size(), Described(args)...);
     }
     return RegisteredKernel<Op, CheckedCall, kKey>::template Call<Result,
                                                                   Args...>(

@@ -8,7 +8,6 @@
 #include <ATen/Operators.h>
 #include <torch/library.h>
 
-#include <string>
 #include <utility>
 
 #include "torch_xla_ext/csrc/aten_overrides/checked_call.h"
@@ -52,8 +51,7 @@ template <typename Op, bool (*kIsComputed)(at::ScalarType), typename Result,
 struct OfDtypes<Op, kIsComputed, Result(const at::Tensor&, Args...)> {
   static Result Call(c10::DispatchKeySet keys, const at::Tensor& self,
                      Args... args) {
-    TORCH_CHECK(kIsComputed(self.scalar_type()),
-                std::string(Op::name).substr(std::string("aten::").size()),
+    TORCH_CHECK(kIsComputed(self.scalar_type()), Op::name + kNamespace.size(),
                 ": not implemented for '", self.scalar_type(), "'");
     return RegisteredKernel<Op, OfDtypes>::template Call<
         Result, const at::Tensor&, Args...>(keys, self,
@@ -64,6 +62,11 @@ struct OfDtypes<Op, kIsComputed, Result(const at::Tensor&, Args...)> {
     RegisteredKernel<Op, OfDtypes>::Replace(m, TORCH_FN(Call));
   }
 };
+
+template <bool (*kIsComputed)(at::ScalarType), typename... Ops>
+void RegisterOfDtypes(torch::Library& m) {
+  (OfDtypes<Ops, kIsComputed>::Register(m), ...);
+}
 
 // `kMeta` for operators that PyTorch does not implement for integers.
 template <auto kMeta, typename Function = decltype(kMeta)>
@@ -132,59 +135,27 @@ inline void RegisterDtypeChecks(torch::Library& m) {
   CheckedCall<at::_ops::huber_loss, &CheckLoss>::Register(m);
   CheckedCall<at::_ops::mse_loss, &CheckLoss>::Register(m);
   CheckedCall<at::_ops::smooth_l1_loss, &CheckLoss>::Register(m);
-#define TORCH_XLA_EXT_CHECK(name, is_computed) \
-  OfDtypes<at::_ops::name, &is_computed>::Register(m);
-  TORCH_XLA_EXT_CHECK(_adaptive_avg_pool2d, IsFloating)
-  TORCH_XLA_EXT_CHECK(_adaptive_avg_pool3d, IsFloating)
-  TORCH_XLA_EXT_CHECK(_embedding_bag, IsFloating)
-  TORCH_XLA_EXT_CHECK(_embedding_bag_forward_only, IsFloating)
-  TORCH_XLA_EXT_CHECK(_linalg_svd, IsFraction)
-  TORCH_XLA_EXT_CHECK(_prelu_kernel, IsFloating)
-  TORCH_XLA_EXT_CHECK(adaptive_max_pool2d, IsFloating)
-  TORCH_XLA_EXT_CHECK(avg_pool2d, IsAveraged)
-  TORCH_XLA_EXT_CHECK(avg_pool3d, IsAveraged)
-  TORCH_XLA_EXT_CHECK(bernoulli, IsFloating)
-  TORCH_XLA_EXT_CHECK(binary_cross_entropy, IsFloating)
-  TORCH_XLA_EXT_CHECK(celu, IsFloating)
-  TORCH_XLA_EXT_CHECK(cholesky, IsFraction)
-  TORCH_XLA_EXT_CHECK(convolution_overrideable, IsNumber)
-  TORCH_XLA_EXT_CHECK(elu, IsFloating)
-  TORCH_XLA_EXT_CHECK(erf, IsReal)
-  TORCH_XLA_EXT_CHECK(erfc, IsReal)
-  TORCH_XLA_EXT_CHECK(frac, IsFloating)
-  TORCH_XLA_EXT_CHECK(gelu, IsFloating)
-  TORCH_XLA_EXT_CHECK(glu, IsFloating)
-  TORCH_XLA_EXT_CHECK(hardshrink, IsFloating)
-  TORCH_XLA_EXT_CHECK(hardsigmoid, IsFloating)
-  TORCH_XLA_EXT_CHECK(hardswish, IsFloating)
-  TORCH_XLA_EXT_CHECK(hardtanh, IsRealNumber)
-  TORCH_XLA_EXT_CHECK(leaky_relu, IsFloating)
-  TORCH_XLA_EXT_CHECK(log_sigmoid_forward, IsFloating)
-  TORCH_XLA_EXT_CHECK(logit, IsReal)
-  TORCH_XLA_EXT_CHECK(max_pool2d_with_indices, IsRealNumber)
-  TORCH_XLA_EXT_CHECK(max_pool3d_with_indices, IsRealNumber)
-  TORCH_XLA_EXT_CHECK(max_unpool2d, IsFloating)
-  TORCH_XLA_EXT_CHECK(max_unpool3d, IsFloating)
-  TORCH_XLA_EXT_CHECK(mish, IsFloating)
-  TORCH_XLA_EXT_CHECK(nll_loss2d_forward, IsFloating)
-  TORCH_XLA_EXT_CHECK(nll_loss_forward, IsFloating)
-  TORCH_XLA_EXT_CHECK(reflection_pad1d, IsNumber)
-  TORCH_XLA_EXT_CHECK(reflection_pad2d, IsNumber)
-  TORCH_XLA_EXT_CHECK(reflection_pad3d, IsNumber)
-  TORCH_XLA_EXT_CHECK(replication_pad1d, IsNumber)
-  TORCH_XLA_EXT_CHECK(replication_pad2d, IsNumber)
-  TORCH_XLA_EXT_CHECK(replication_pad3d, IsNumber)
-  TORCH_XLA_EXT_CHECK(round, IsRealNumber)
-  TORCH_XLA_EXT_CHECK(softplus, IsFloating)
-  TORCH_XLA_EXT_CHECK(softshrink, IsFloating)
-  TORCH_XLA_EXT_CHECK(std_correction, IsFraction)
-  TORCH_XLA_EXT_CHECK(std_mean_correction, IsFraction)
-  TORCH_XLA_EXT_CHECK(threshold, IsRealNumber)
-  TORCH_XLA_EXT_CHECK(upsample_bilinear2d, IsPixel)
-  TORCH_XLA_EXT_CHECK(upsample_nearest2d, IsPixel)
-  TORCH_XLA_EXT_CHECK(var_correction, IsFraction)
-  TORCH_XLA_EXT_CHECK(var_mean_correction, IsFraction)
-#undef TORCH_XLA_EXT_CHECK
+  namespace op = at::_ops;
+  RegisterOfDtypes<
+      IsFloating, op::_adaptive_avg_pool2d, op::_adaptive_avg_pool3d,
+      op::_embedding_bag, op::_embedding_bag_forward_only, op::_prelu_kernel,
+      op::adaptive_max_pool2d, op::bernoulli, op::binary_cross_entropy,
+      op::celu, op::elu, op::frac, op::gelu, op::glu, op::hardshrink,
+      op::hardsigmoid, op::hardswish, op::leaky_relu, op::log_sigmoid_forward,
+      op::max_unpool2d, op::max_unpool3d, op::mish, op::nll_loss2d_forward,
+      op::nll_loss_forward, op::softplus, op::softshrink>(m);
+  RegisterOfDtypes<IsFraction, op::_linalg_svd, op::cholesky,
+                   op::std_correction, op::std_mean_correction,
+                   op::var_correction, op::var_mean_correction>(m);
+  RegisterOfDtypes<IsAveraged, op::avg_pool2d, op::avg_pool3d>(m);
+  RegisterOfDtypes<IsNumber, op::convolution_overrideable, op::reflection_pad1d,
+                   op::reflection_pad2d, op::reflection_pad3d,
+                   op::replication_pad1d, op::replication_pad2d,
+                   op::replication_pad3d>(m);
+  RegisterOfDtypes<IsReal, op::erf, op::erfc, op::logit>(m);
+  RegisterOfDtypes<IsRealNumber, op::hardtanh, op::max_pool2d_with_indices,
+                   op::max_pool3d_with_indices, op::round, op::threshold>(m);
+  RegisterOfDtypes<IsPixel, op::upsample_bilinear2d, op::upsample_nearest2d>(m);
 }
 
 }  // namespace torch_xla_ext::aten_overrides

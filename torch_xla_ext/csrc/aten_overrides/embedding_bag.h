@@ -5,7 +5,6 @@
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_EMBEDDING_BAG_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_EMBEDDING_BAG_H_
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>

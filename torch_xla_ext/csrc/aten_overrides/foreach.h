@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -146,22 +145,17 @@ class ForeachOfMixedLists : public c10::OperatorKernel {
 };
 
 inline void RegisterForeach(torch::Library& m) {
-  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    if (name.name.rfind("aten::_foreach_", 0) != 0) continue;
-    const c10::OperatorHandle op = dispatcher.findSchemaOrThrow(
-        name.name.c_str(), name.overload_name.c_str());
+  for (const c10::OperatorHandle& op : AtenOperators()) {
+    if (op.operator_name().name.rfind("aten::_foreach_", 0) != 0) continue;
     const auto& arguments = op.schema().arguments();
     const auto& list = *c10::ListType::ofTensors();
     const bool is_out = !arguments.empty() && arguments.back().is_out();
     if (is_out || arguments.empty() || !arguments[0].type()->isSubtypeOf(list))
       continue;
-    const std::string full = name.overload_name.empty()
-                                 ? name.name
-                                 : name.name + "." + name.overload_name;
-    m.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(
-                             std::make_unique<ForeachOfMixedLists>(KernelOf(
-                                 op, c10::DispatchKey::Functionalize))));
+    m.impl(c10::toString(op.operator_name()).c_str(),
+           torch::CppFunction::makeFromBoxedFunctor(
+               std::make_unique<ForeachOfMixedLists>(
+                   KernelOf(op, c10::DispatchKey::Functionalize))));
   }
 }
 

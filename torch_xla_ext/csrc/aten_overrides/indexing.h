@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <numeric>
 #include <optional>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>

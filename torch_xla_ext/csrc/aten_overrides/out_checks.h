@@ -14,10 +14,8 @@
 #include <algorithm>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -117,12 +115,10 @@ FunctionalizedOuts() {
 
 // Operators that compute in the dtype of `out=`, unless another is given.
 inline bool IsComputedInDtypeOfOut(const c10::OperatorHandle& op) {
-  static const auto* const operators = new std::unordered_set<std::string_view>{
-      "aten::cumprod", "aten::cumsum", "aten::nansum",
-      "aten::prod",    "aten::sum",
-  };
+  static const auto* const operators =
+      new auto(Words("cumprod cumsum nansum prod sum"));
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
-  return operators->count(op.operator_name().name) != 0 &&
+  return operators->count(NameOf(op)) != 0 &&
          arguments[arguments.size() - 2].name() == "dtype";
 }
 
@@ -204,92 +200,29 @@ inline bool WritesToOperand(const c10::OperatorHandle& op) {
 // Operators whose `out=` must have the dtype of the result. PyTorch's meta
 // functions accept any dtype to which the result can be cast.
 inline bool IsOfResultDtype(const c10::OperatorHandle& op) {
-  static const auto* const operators = new std::unordered_set<std::string_view>{
-      "aten::_fft_c2c",
-      "aten::_fft_r2c",
-      "aten::_linalg_eigh",
-      "aten::_linalg_slogdet",
-      "aten::_linalg_solve_ex",
-      "aten::all",
-      "aten::amax",
-      "aten::amin",
-      "aten::aminmax",
-      "aten::any",
-      "aten::argmax",
-      "aten::argmin",
-      "aten::avg_pool3d",
-      "aten::bucketize",
-      "aten::complex",
-      "aten::cummax",
-      "aten::cummin",
-      "aten::frexp",
-      "aten::gelu",
-      "aten::hardshrink",
-      "aten::heaviside",
-      "aten::histc",
-      "aten::histogram",
-      "aten::index_add",
-      "aten::index_copy",
-      "aten::index_reduce",
-      "aten::index_select",
-      "aten::isin",
-      "aten::isneginf",
-      "aten::isposinf",
-      "aten::kthvalue",
-      "aten::lerp",
-      "aten::linalg_cross",
-      "aten::linalg_ldl_factor_ex",
-      "aten::linalg_ldl_solve",
-      "aten::linalg_lu",
-      "aten::linalg_lu_factor_ex",
-      "aten::linalg_lu_solve",
-      "aten::linalg_qr",
-      "aten::linalg_solve_triangular",
-      "aten::linear",
-      "aten::log_sigmoid",
-      "aten::log_softmax",
-      "aten::logcumsumexp",
-      "aten::lu_unpack",
-      "aten::masked_select",
-      "aten::median",
-      "aten::mode",
-      "aten::multinomial",
-      "aten::nan_to_num",
-      "aten::nanmedian",
-      "aten::narrow_copy",
-      "aten::neg",
-      "aten::nonzero",
-      "aten::ormqr",
-      "aten::polar",
-      "aten::renorm",
-      "aten::round",
-      "aten::scatter_reduce",
-      "aten::searchsorted",
-      "aten::signbit",
-      "aten::softmax",
-      "aten::softplus",
-      "aten::softshrink",
-      "aten::sort",
-      "aten::take",
-      "aten::topk",
-      "aten::tril",
-      "aten::triu",
-      "aten::where",
-  };
+  static const auto* const operators = new auto(
+      Words("_fft_c2c _fft_r2c _linalg_eigh _linalg_slogdet _linalg_solve_ex "
+            "all amax amin aminmax any argmax argmin avg_pool3d bucketize "
+            "complex cummax cummin frexp gelu hardshrink heaviside histc "
+            "histogram index_add index_copy index_reduce index_select isin "
+            "isneginf isposinf kthvalue lerp linalg_cross linalg_ldl_factor_ex "
+            "linalg_ldl_solve linalg_lu linalg_lu_factor_ex linalg_lu_solve "
+            "linalg_qr linalg_solve_triangular linear log_sigmoid log_softmax "
+            "logcumsumexp lu_unpack masked_select median mode multinomial "
+            "nan_to_num nanmedian narrow_copy neg nonzero ormqr polar renorm "
+            "round scatter_reduce searchsorted signbit softmax softplus "
+            "softshrink sort take topk tril triu where"));
   return op.hasTag(at::Tag::generated) || WritesToOperand(op) ||
-         operators->count(op.operator_name().name) != 0;
+         operators->count(NameOf(op)) != 0;
 }
 
 // The operator that returns what `op` writes to `out=`.
 inline std::optional<c10::OperatorHandle> FunctionOf(
     const c10::OperatorHandle& op) {
   const std::vector<c10::Argument>& arguments = op.schema().arguments();
-  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    if (name.name != op.operator_name().name) continue;
-    const auto other = dispatcher.findSchema(name);
-    if (!other) continue;
-    const std::vector<c10::Argument>& others = other->schema().arguments();
+  for (const c10::OperatorHandle& other : AtenOperators()) {
+    if (other.operator_name().name != op.operator_name().name) continue;
+    const std::vector<c10::Argument>& others = other.schema().arguments();
     const auto is_same = [](const c10::Argument& a, const c10::Argument& b) {
       return a.name() == b.name() && *a.type() == *b.type() &&
              (a.alias_info() == nullptr) == (b.alias_info() == nullptr);
@@ -419,30 +352,20 @@ inline void RegisterOutCompositions(torch::Library& m) {
 }
 
 inline void RegisterOutChecks(torch::Library& m) {
-  constexpr std::string_view kNamespace = "aten::";
-  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    if (name.name.rfind(kNamespace, 0) != 0) continue;
-    const auto op = dispatcher.findSchema(name);
-    if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::Functionalize)) {
-      continue;
-    }
-    const std::vector<c10::Argument>& arguments = op->schema().arguments();
+  for (const c10::OperatorHandle& op : AtenOperators()) {
+    if (!op.hasKernelForDispatchKey(c10::DispatchKey::Functionalize)) continue;
+    const std::vector<c10::Argument>& arguments = op.schema().arguments();
     if (arguments.empty() || !IsOut(arguments.back())) continue;
+    const std::string_view name = NameOf(op);
     // This operator draws numbers of the dtype of `out=`.
-    if (name.name == "aten::bernoulli") continue;
-    FunctionalizedOuts().emplace(
-        name, KernelOf(*op, c10::DispatchKey::Functionalize));
-    const std::string full =
-        name.name.substr(kNamespace.size()) +
-        (name.overload_name.empty() ? "" : "." + name.overload_name);
-    const bool is_by_meta = !IsOfResultDtype(*op) &&
-                            name.name != "aten::angle" &&
-                            name.name != "aten::conj_physical" &&
-                            name.name != "aten::linalg_eigvals" &&
-                            !op->hasTag(at::Tag::dynamic_output_shape) &&
-                            op->hasKernelForDispatchKey(c10::DispatchKey::Meta);
-    m.impl(full.c_str(),
+    if (name == "bernoulli") continue;
+    FunctionalizedOuts().emplace(op.operator_name(),
+                                 KernelOf(op, c10::DispatchKey::Functionalize));
+    const bool is_by_meta =
+        !IsOfResultDtype(op) && name != "angle" && name != "conj_physical" &&
+        name != "linalg_eigvals" && !op.hasTag(at::Tag::dynamic_output_shape) &&
+        op.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+    m.impl(c10::toString(op.operator_name()).c_str(),
            is_by_meta ? torch::CppFunction::makeFromBoxedFunction<&CheckOut>()
                       : torch::CppFunction::makeFromBoxedFunction<
                             &WriteCheckedResults>());

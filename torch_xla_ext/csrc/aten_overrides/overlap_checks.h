@@ -14,9 +14,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -39,10 +37,9 @@ template struct MemberOfWrapper<&at::FunctionalTensorWrapper::view_metas_>;
 
 // The operators that write the same to each copy of an element.
 inline bool IsIdempotent(std::string_view name) {
-  static const auto* const names = new std::unordered_set<std::string_view>{
-      "fill", "_foreach_zero", "index_fill", "masked_fill",
-      "tril", "threshold",     "triu",       "zero",
-  };
+  static const auto* const names = new auto(
+      Words("fill _foreach_zero index_fill masked_fill tril threshold triu "
+            "zero"));
   return names->count(name) != 0;
 }
 
@@ -52,53 +49,18 @@ struct Rule {
   bool is_partial_refused, is_any_refused, is_self_excepted;
 };
 inline Rule RuleOf(const c10::OperatorHandle& op, std::string_view name) {
-  static const auto* const of_all = new std::unordered_set<std::string_view>{
-      "cat", "gather", "index_select", "linalg_cross", "take",
-  };
-  static const auto* const of_others = new std::unordered_set<std::string_view>{
-      "_index_put_impl", "index_add",    "index_copy",
-      "index_put",       "index_reduce", "put",
-      "scatter",         "scatter_add",  "scatter_reduce",
-  };
+  static const auto* const of_all =
+      new auto(Words("cat gather index_select linalg_cross take"));
+  static const auto* const of_others = new auto(
+      Words("_index_put_impl index_add index_copy index_put index_reduce put "
+            "scatter scatter_add scatter_reduce"));
   // As elementwise operators, but without their tag in PyTorch.
-  static const auto* const partial = new std::unordered_set<std::string_view>{
-      "addbmm",
-      "addmv",
-      "addr",
-      "bernoulli",
-      "copy",
-      "copysign",
-      "cumprod",
-      "cumsum",
-      "elu",
-      "eq",
-      "floor_divide",
-      "gcd",
-      "ge",
-      "gelu",
-      "gt",
-      "hardshrink",
-      "hardsigmoid",
-      "hardswish",
-      "heaviside",
-      "huber_loss",
-      "lcm",
-      "le",
-      "leaky_relu",
-      "logcumsumexp",
-      "lt",
-      "mish",
-      "mse_loss",
-      "ne",
-      "normal",
-      "renorm",
-      "smooth_l1_loss",
-      "softplus",
-      "softshrink",
-      "threshold",
-      "where",
-      "xlogy",
-  };
+  static const auto* const partial = new auto(
+      Words("addbmm addmv addr bernoulli copy copysign cumprod cumsum elu eq "
+            "floor_divide gcd ge gelu gt hardshrink hardsigmoid hardswish "
+            "heaviside huber_loss lcm le leaky_relu logcumsumexp lt mish "
+            "mse_loss ne normal renorm smooth_l1_loss softplus softshrink "
+            "threshold where xlogy"));
   const bool of_first = of_all->count(name) != 0;
   const bool any = of_first || of_others->count(name) != 0;
   const bool is_list = name.rfind("_foreach_", 0) == 0;
@@ -236,28 +198,19 @@ class CheckedWrite : public c10::OperatorKernel {
 };
 
 inline void RegisterOverlapChecks(torch::Library& m) {
-  constexpr std::string_view kNamespace = "aten::";
-  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    if (name.name.rfind(kNamespace, 0) != 0) continue;
-    const auto op = dispatcher.findSchema(name);
+  for (const c10::OperatorHandle& op : AtenOperators()) {
+    std::string_view name = NameOf(op);
     // A change of the view itself writes no elements.
-    if (!op || op->hasTag(at::Tag::inplace_view) ||
-        name.name == "aten::_resize_output_" ||
-        !op->hasKernelForDispatchKey(c10::DispatchKey::Functionalize) ||
-        CheckedWrite::Written(*op).empty()) {
+    if (op.hasTag(at::Tag::inplace_view) || name == "_resize_output_" ||
+        !op.hasKernelForDispatchKey(c10::DispatchKey::Functionalize) ||
+        CheckedWrite::Written(op).empty()) {
       continue;
     }
-    std::string_view base = name.name;
-    base.remove_prefix(kNamespace.size());
-    const std::string full = name.overload_name.empty()
-                                 ? std::string(base)
-                                 : std::string(base) + "." + name.overload_name;
-    if (base.back() == '_') base.remove_suffix(1);
+    if (name.back() == '_') name.remove_suffix(1);
     m.impl(
-        full.c_str(),
+        c10::toString(op.operator_name()).c_str(),
         torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CheckedWrite>(
-            *op, base, KernelOf(*op, c10::DispatchKey::Functionalize))));
+            op, name, KernelOf(op, c10::DispatchKey::Functionalize))));
   }
 }
 

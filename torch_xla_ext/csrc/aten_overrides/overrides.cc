@@ -39,7 +39,6 @@
 #include "torch_xla_ext/csrc/aten_overrides/ranges.h"
 #include "torch_xla_ext/csrc/aten_overrides/reductions.h"
 #include "torch_xla_ext/csrc/aten_overrides/scaled_mm.h"
-#include "torch_xla_ext/csrc/aten_overrides/shape_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/sorting.h"
 #include "torch_xla_ext/csrc/aten_overrides/strides.h"
 #include "torch_xla_ext/csrc/aten_overrides/views.h"
@@ -49,28 +48,35 @@ namespace torch_xla_ext {
 namespace aten_overrides {
 namespace {
 
+// Upstream's kernels, of which 16-bit floats are computed in float32, as
+// PyTorch's, and those of floats, which refuse booleans or integers.
+// clang-format off
+#define TORCH_XLA_EXT_UPSTREAM_IN_FLOAT32(KERNEL)                              \
+  KERNEL(_adaptive_avg_pool2d) KERNEL(_adaptive_avg_pool3d) KERNEL(celu)       \
+  KERNEL(elu) KERNEL(gelu) KERNEL(gelu_backward) KERNEL(glu)                   \
+  KERNEL(hardsigmoid) KERNEL(hardswish) KERNEL(leaky_relu)                     \
+  KERNEL(leaky_relu_backward) KERNEL(mish) KERNEL(mse_loss_backward)           \
+  KERNEL(nll_loss2d_backward) KERNEL(silu) KERNEL(softplus)
+#define TORCH_XLA_EXT_UPSTREAM_OF_FLOATS(KERNEL)                               \
+  KERNEL(acosh) KERNEL(asin) KERNEL(asinh) KERNEL(atan) KERNEL(atanh)          \
+  KERNEL(cos) KERNEL(cosh) KERNEL(erf) KERNEL(erfc) KERNEL(erfinv) KERNEL(exp) \
+  KERNEL(expm1) KERNEL(reciprocal) KERNEL(rsqrt) KERNEL(sin) KERNEL(sinh)      \
+  KERNEL(sqrt) KERNEL(tan) KERNEL(tanh)
+// clang-format on
+
 void RegisterForXla(torch::Library& library) {
   CountingLibrary m(library);
   // activations.h, in float32 as PyTorch's
-  m.impl("celu", kFloat32<&Upstream::celu>);
-  m.impl("elu", kFloat32<&Upstream::elu>);
+#define TORCH_XLA_EXT_FLOAT32(name) m.impl(#name, kFloat32<&Upstream::name>);
+  TORCH_XLA_EXT_UPSTREAM_IN_FLOAT32(TORCH_XLA_EXT_FLOAT32)
+#undef TORCH_XLA_EXT_FLOAT32
   m.impl("elu_backward", kFloat32<&EluBackward>);
-  m.impl("gelu", kFloat32<&Upstream::gelu>);
-  m.impl("gelu_backward", kFloat32<&Upstream::gelu_backward>);
-  m.impl("glu", kFloat32<&Upstream::glu>);
   m.impl("glu_backward", kFloat32<&GluBackward>);
-  m.impl("hardsigmoid", kFloat32<&Upstream::hardsigmoid>);
   m.impl("hardsigmoid_backward", kFloat32<&HardsigmoidBackward>);
-  m.impl("hardswish", kFloat32<&Upstream::hardswish>);
   m.impl("hardswish_backward", kFloat32<&HardswishBackward>);
-  m.impl("leaky_relu", kFloat32<&Upstream::leaky_relu>);
-  m.impl("leaky_relu_backward", kFloat32<&Upstream::leaky_relu_backward>);
   m.impl("logit", kFloat32<&Logit>);
   m.impl("log_sigmoid_backward", kFloat32<&LogSigmoidBackward>);
   m.impl("log_sigmoid_forward", kFloat32<&LogSigmoidForward>);
-  m.impl("mish", kFloat32<&Upstream::mish>);
-  m.impl("silu", kFloat32<&Upstream::silu>);
-  m.impl("softplus", kFloat32<&Upstream::softplus>);
   m.impl("softplus_backward", kFloat32<&SoftplusBackward>);
   m.impl("softshrink", kFloat32<&Softshrink>);
   m.impl("threshold", kFloat32<&Threshold>);
@@ -80,19 +86,17 @@ void RegisterForXla(torch::Library& library) {
   m.impl("hardtanh_backward", kFloat32<&HardtanhBackward>);
   // upstream_kernels.h
   m.impl("add.Tensor", WithFactor<&Upstream::add>);
-  m.impl("eq.Scalar", Matched<OfTwo, &Upstream::eq>::OfNumber);
-  m.impl("eq.Tensor", Matched<OfTwo, &Upstream::eq>::Call);
+#define TORCH_XLA_EXT_COMPARISON(name)                                \
+  m.impl(#name ".Scalar", Matched<OfTwo, &Upstream::name>::OfNumber); \
+  m.impl(#name ".Tensor", Matched<OfTwo, &Upstream::name>::Call);
+  TORCH_XLA_EXT_COMPARISON(eq)
+  TORCH_XLA_EXT_COMPARISON(ge)
+  TORCH_XLA_EXT_COMPARISON(gt)
+  TORCH_XLA_EXT_COMPARISON(le)
+  TORCH_XLA_EXT_COMPARISON(lt)
+  TORCH_XLA_EXT_COMPARISON(ne)
+#undef TORCH_XLA_EXT_COMPARISON
   m.impl("fmod.Tensor", Matched<OfTwo, &Upstream::fmod>::Call);
-  m.impl("ge.Scalar", Matched<OfTwo, &Upstream::ge>::OfNumber);
-  m.impl("ge.Tensor", Matched<OfTwo, &Upstream::ge>::Call);
-  m.impl("gt.Scalar", Matched<OfTwo, &Upstream::gt>::OfNumber);
-  m.impl("gt.Tensor", Matched<OfTwo, &Upstream::gt>::Call);
-  m.impl("le.Scalar", Matched<OfTwo, &Upstream::le>::OfNumber);
-  m.impl("le.Tensor", Matched<OfTwo, &Upstream::le>::Call);
-  m.impl("lt.Scalar", Matched<OfTwo, &Upstream::lt>::OfNumber);
-  m.impl("lt.Tensor", Matched<OfTwo, &Upstream::lt>::Call);
-  m.impl("ne.Scalar", Matched<OfTwo, &Upstream::ne>::OfNumber);
-  m.impl("ne.Tensor", Matched<OfTwo, &Upstream::ne>::Call);
   m.impl("rsub.Tensor", WithFactor<&Upstream::rsub>);
   m.impl("sub.Tensor", WithFactor<&Upstream::sub>);
   // arithmetic.h
@@ -135,26 +139,10 @@ void RegisterForXla(torch::Library& library) {
   m.impl("acos", kFloat32<&OfFloat<&Upstream::acos>>);
   m.impl("log10", kFloat32<&OfFloat<&Upstream::log10>>);
   m.impl("log2", kFloat32<&OfFloat<&Upstream::log2>>);
-  m.impl("acosh", OfFloat<&Upstream::acosh>);
-  m.impl("asin", OfFloat<&Upstream::asin>);
-  m.impl("asinh", OfFloat<&Upstream::asinh>);
-  m.impl("atan", OfFloat<&Upstream::atan>);
-  m.impl("atanh", OfFloat<&Upstream::atanh>);
-  m.impl("cos", OfFloat<&Upstream::cos>);
-  m.impl("cosh", OfFloat<&Upstream::cosh>);
-  m.impl("erf", OfFloat<&Upstream::erf>);
-  m.impl("erfc", OfFloat<&Upstream::erfc>);
-  m.impl("erfinv", OfFloat<&Upstream::erfinv>);
-  m.impl("exp", OfFloat<&Upstream::exp>);
-  m.impl("expm1", OfFloat<&Upstream::expm1>);
-  m.impl("reciprocal", OfFloat<&Upstream::reciprocal>);
-  m.impl("rsqrt", OfFloat<&Upstream::rsqrt>);
+#define TORCH_XLA_EXT_OF_FLOAT(name) m.impl(#name, OfFloat<&Upstream::name>);
+  TORCH_XLA_EXT_UPSTREAM_OF_FLOATS(TORCH_XLA_EXT_OF_FLOAT)
+#undef TORCH_XLA_EXT_OF_FLOAT
   m.impl("sigmoid", kFloat32<&OfFloat<&Upstream::sigmoid>>);
-  m.impl("sin", OfFloat<&Upstream::sin>);
-  m.impl("sinh", OfFloat<&Upstream::sinh>);
-  m.impl("sqrt", OfFloat<&Upstream::sqrt>);
-  m.impl("tan", OfFloat<&Upstream::tan>);
-  m.impl("tanh", OfFloat<&Upstream::tanh>);
   m.impl("div.Scalar",
          ComplexOnCpu<at::_ops::div_Scalar, ByNumber, &Upstream::div>::Call);
   m.impl("div.Tensor", DivTensor);
@@ -291,8 +279,6 @@ void RegisterForXla(torch::Library& library) {
   m.impl("max_unpool2d", MaxUnpool2d);
   m.impl("max_unpool3d", MaxUnpool3d);
   // precision.h: and of tensors without dimensions
-  m.impl("_adaptive_avg_pool2d", kFloat32<&Upstream::_adaptive_avg_pool2d>);
-  m.impl("_adaptive_avg_pool3d", kFloat32<&Upstream::_adaptive_avg_pool3d>);
   m.impl("_log_softmax",
          kOfScalarToo<&SoftmaxInFloat32<&Upstream::_log_softmax>>);
   m.impl("_log_softmax_backward_data",
@@ -304,8 +290,6 @@ void RegisterForXla(torch::Library& library) {
   m.impl("binary_cross_entropy_backward",
          kFloat32<&BinaryCrossEntropyBackward>);
   m.impl("mse_loss", kFloat32<&MseLoss>);
-  m.impl("mse_loss_backward", kFloat32<&Upstream::mse_loss_backward>);
-  m.impl("nll_loss2d_backward", kFloat32<&Upstream::nll_loss2d_backward>);
   m.impl("smooth_l1_loss", kFloat32<&SmoothL1Loss>);
   m.impl("smooth_l1_loss_backward", kFloat32<&SmoothL1LossBackward>);
   // random.h

@@ -200,14 +200,11 @@ inline void CheckPooledSizes(const at::Tensor& self, at::IntArrayRef kernel,
                 "positive length, but got: ",
                 self.sizes());
   }
-  const auto at = [](at::IntArrayRef values, int64_t i) {
-    return values[values.size() == 1 ? 0 : i];
-  };
   for (int64_t i = 0; i < spatial; ++i) {
     const int64_t size = self.size(i - spatial);
-    const int64_t window = at(dilation, i) * (at(kernel, i) - 1) + 1;
-    const int64_t step = at(stride.empty() ? kernel : stride, i);
-    const int64_t left = size + 2 * at(padding, i) - window;
+    const int64_t window = At(dilation, i, 1) * (At(kernel, i) - 1) + 1;
+    const int64_t step = At(stride, i, At(kernel, i));
+    const int64_t left = size + 2 * At(padding, i) - window;
     TORCH_CHECK(left + (ceil_mode ? step - 1 : 0) >= 0,
                 "max_pool: a window of ", window, " is larger than dimension ",
                 self.dim() + i - spatial, " of the input, ", self.sizes(),

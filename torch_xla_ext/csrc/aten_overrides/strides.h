@@ -20,7 +20,6 @@
 #include <algorithm>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>

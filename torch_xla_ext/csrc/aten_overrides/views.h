@@ -14,7 +14,6 @@
 #include <functional>
 #include <optional>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "torch_xla_ext/csrc/aten_overrides/checked_call.h"

@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -94,31 +93,25 @@ inline bool ReturnsWhatIsWritten(const c10::OperatorHandle& function,
 
 // Must be called before this folder's own kernels are registered.
 inline void RegisterWrittenForms(torch::Library& m) {
-  constexpr std::string_view kNamespace = "aten::";
-  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   std::unordered_map<std::string, std::vector<c10::OperatorHandle>> functions;
   std::vector<c10::OperatorHandle> forms;
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    // What a copy writes is not computed.
-    if (name.name.rfind(kNamespace, 0) != 0 ||
-        name.name.rfind("aten::_copy_from", 0) == 0) {
+  for (const c10::OperatorHandle& op : AtenOperators()) {
+    const std::string& name = op.operator_name().name;
+    // What a copy writes is not computed. Other operators than those with a
+    // kernel are composed of a form that writes.
+    if (name.rfind("aten::_copy_from", 0) == 0 ||
+        !op.hasKernelForDispatchKey(c10::DispatchKey::XLA) ||
+        op.hasTag(at::Tag::nondeterministic_seeded)) {
       continue;
     }
-    const auto op = dispatcher.findSchema(name);
-    // Other operators are composed of a form that writes.
-    if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::XLA) ||
-        op->hasTag(at::Tag::nondeterministic_seeded)) {
-      continue;
-    }
-    if (op->schema().is_mutable()) {
-      forms.push_back(*op);
+    if (op.schema().is_mutable()) {
+      forms.push_back(op);
     } else {
-      functions[name.name].push_back(*op);
+      functions[name].push_back(op);
     }
   }
   for (const c10::OperatorHandle& form : forms) {
-    const c10::OperatorName& name = form.operator_name();
-    std::string base = name.name;
+    std::string base = form.operator_name().name;
     if (base.back() == '_' && !IsOut(form.schema().arguments().back())) {
       base.pop_back();
     }
@@ -127,10 +120,9 @@ inline void RegisterWrittenForms(torch::Library& m) {
         candidates.begin(), candidates.end(),
         [&](const auto& one) { return ReturnsWhatIsWritten(one, form); });
     if (function == candidates.end()) continue;
-    std::string full = name.name.substr(kNamespace.size());
-    if (!name.overload_name.empty()) full += "." + name.overload_name;
-    m.impl(full.c_str(), torch::CppFunction::makeFromBoxedFunctor(
-                             std::make_unique<WrittenForm>(*function)));
+    m.impl(c10::toString(form.operator_name()).c_str(),
+           torch::CppFunction::makeFromBoxedFunctor(
+               std::make_unique<WrittenForm>(*function)));
   }
 }
 

@@ -1,7 +1,6 @@
 #include "torch_xla_ext/csrc/graph/python_guard.h"
 
 #include <cstdint>
-#include <utility>
 
 namespace torch_xla_ext::graph {
 namespace {

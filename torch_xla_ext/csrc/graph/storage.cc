@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/lazy/backend/backend_interface.h>
 
-#include <string>
 #include <utility>
 
 namespace torch_xla_ext::graph {

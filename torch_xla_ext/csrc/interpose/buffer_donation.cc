@@ -25,16 +25,8 @@ thread_local const torch_xla_ext::LoweredProgram* lowered = nullptr;
 std::vector<size_t> XLAGraphExecutor::GetBufferDonors(
     const std::vector<XLATensorPtr>& tensors, const SyncTensorCollection& coll,
     const std::vector<torch::lazy::BackendDataPtr>& parameters_data) {
-  using Function =
-      std::vector<size_t>(XLAGraphExecutor*, const std::vector<XLATensorPtr>&,
-                          const SyncTensorCollection&,
-                          const std::vector<torch::lazy::BackendDataPtr>&);
-  static Function* const upstream = UpstreamFunction(
-      static_cast<Function*>(nullptr),
-      "_ZN9torch_xla16XLAGraphExecutor15GetBufferDonorsERKSt6vectorIN3c1013intr"
-      "usive_ptrINS_9XLATensorENS2_6detail34intrusive_target_default_null_typeI"
-      "S4_EEEESaIS8_EERKN5torch4lazy17LazyGraphExecutor20SyncTensorCollectionE"
-      "RKS1_ISt10shared_ptrINSE_11BackendDataEESaISL_EE");
+  static const auto upstream =
+      UpstreamFunction(&XLAGraphExecutor::GetBufferDonors);
   std::vector<size_t> donors = upstream(this, tensors, coll, parameters_data);
   // Without force_ltc_data, the program is compiled for torch.compile, and does
   // not run now.
@@ -51,19 +43,7 @@ XLAGraphExecutor::CompilationResult XLAGraphExecutor::Compile(
     const SyncTensorCollection& coll, PostOrderData* po_data,
     const std::vector<torch::lazy::Value>& ir_values,
     const std::vector<size_t>& buffer_donor_indices) {
-  using Function = CompilationResult(
-      XLAGraphExecutor*, std::vector<XLATensorPtr>&,
-      absl::Span<const std::string>, const SyncTensorCollection&,
-      PostOrderData*, const std::vector<torch::lazy::Value>&,
-      const std::vector<size_t>&);
-  static Function* const upstream = UpstreamFunction(
-      static_cast<Function*>(nullptr),
-      "_ZN9torch_xla16XLAGraphExecutor7CompileERSt6vectorIN3c1013intrusive_"
-      "ptrINS_9XLATensorENS2_6detail34intrusive_target_default_null_typeIS4"
-      "_EEEESaIS8_EEN4absl12lts_202308024SpanIKNSt7__cxx1112basic_stringIcS"
-      "t11char_traitsIcESaIcEEEEERKN5torch4lazy17LazyGraphExecutor20SyncTen"
-      "sorCollectionEPNSP_13PostOrderDataERKS1_INSO_5ValueESaISV_EERKS1_ImS"
-      "aImEE");
+  static const auto upstream = UpstreamFunction(&XLAGraphExecutor::Compile);
   torch_xla_ext::FindGrowth(po_data->post_order);
   const torch_xla_ext::LoweredProgram program{tensors, coll.indices, ir_values,
                                               po_data->parameters_data,

@@ -20,16 +20,10 @@
 #include <string_view>
 
 #include "torch_xla_ext/csrc/interpose/abi/absl.h"
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
 #include "torch_xla_ext/csrc/runtime_fixes/check_failed.h"
 
-// Its mangled name, for dlsym.
-#define TF_CHECK_OP_HELPER                        \
-  "_ZN3tsl24TfCheckOpHelperOutOfLineB5cxx11ERKN4" \
-  "absl12lts_202308026StatusEPKc"
-
 namespace {
-
-using CheckOpHelper = std::string* (*)(const absl::Status&, const char*);
 
 // Whether `address` lies in a function of torch_xla. Each of the 19 functions
 // counted above is in the dynamic symbol table, where dladdr finds it by
@@ -52,7 +46,7 @@ namespace tsl {
 std::string* TfCheckOpHelperOutOfLine(const absl::Status& status,
                                       const char* expression) {
   static const auto upstream =
-      reinterpret_cast<CheckOpHelper>(dlsym(RTLD_NEXT, TF_CHECK_OP_HELPER));
+      torch_xla::UpstreamFunction(&TfCheckOpHelperOutOfLine);
   std::unique_ptr<std::string> text(upstream(status, expression));
   if (IsTorchXlaCode(__builtin_return_address(0))) {
     throw std::runtime_error(torch_xla_ext::CheckOkMessage(*text));

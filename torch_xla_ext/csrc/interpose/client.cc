@@ -6,13 +6,13 @@
 // This works because the upstream binary calls both functions through its PLT,
 // even from the file that defines them. The upstream functions are called from
 // here.
-#include <dlfcn.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
 #include "torch_xla_ext/csrc/registry/registration.h"
 #include "torch_xla_ext/csrc/runtime_fixes/failures.h"
 #include "torch_xla_ext/csrc/runtime_fixes/new_client.h"
@@ -30,9 +30,7 @@ void ForwardTargets() {
 }  // namespace
 
 const absl::StatusOr<ComputationClient*>& GetComputationClient() {
-  using Upstream = const absl::StatusOr<ComputationClient*>& (*)();
-  static const auto upstream = reinterpret_cast<Upstream>(
-      dlsym(RTLD_NEXT, "_ZN9torch_xla7runtime20GetComputationClientEv"));
+  static const auto upstream = UpstreamFunction(&GetComputationClient);
   return torch_xla_ext::MakeClient(
       []() -> const absl::StatusOr<ComputationClient*>& {
         const absl::StatusOr<ComputationClient*>& client = upstream();
@@ -48,9 +46,8 @@ const absl::StatusOr<ComputationClient*>& GetComputationClient() {
 }
 
 ComputationClient* GetComputationClientIfInitialized() {
-  using Upstream = ComputationClient* (*)();
-  static const auto upstream = reinterpret_cast<Upstream>(dlsym(
-      RTLD_NEXT, "_ZN9torch_xla7runtime33GetComputationClientIfInitializedEv"));
+  static const auto upstream =
+      UpstreamFunction(&GetComputationClientIfInitialized);
   return torch_xla_ext::ClientFailed() ? nullptr : upstream();
 }
 

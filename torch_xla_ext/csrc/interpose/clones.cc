@@ -12,9 +12,7 @@
 namespace torch_xla {
 
 torch::lazy::BackendDataPtr XLATensor::GetXlaData() {
-  using Function = torch::lazy::BackendDataPtr(XLATensor*);
-  static Function* const upstream = UpstreamFunction(
-      static_cast<Function*>(nullptr), "_ZN9torch_xla9XLATensor10GetXlaDataEv");
+  static const auto upstream = UpstreamFunction(&XLATensor::GetXlaData);
   const torch_xla_ext::ValueLock lock(*this);
   torch::lazy::BackendDataPtr source = torch_xla_ext::DataOfPendingClone(*this);
   return source != nullptr ? source : upstream(this);

@@ -8,7 +8,6 @@
 //
 // The upstream binary calls it through a vtable, which refers to it by its
 // symbol. The upstream function is called from here.
-#include <dlfcn.h>
 
 #include <exception>
 #include <memory>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
 #include "torch_xla_ext/csrc/runtime_fixes/gather_programs.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lowered.h"
 #include "torch_xla_ext/csrc/runtime_fixes/memory_mappings.h"
@@ -33,10 +33,6 @@ struct Computations {
   void* end;
   void* end_of_room;
 };
-
-#define COMPILE                                                            \
-  "_ZN9torch_xla7runtime21PjRtComputationClient7CompileESt6vectorINS0_17C" \
-  "omputationClient15CompileInstanceESaIS4_EE"
 
 // `instances` is a std::vector of a class that is not declared here; it is
 // passed by address. torch_xla compiles one program at a time.
@@ -63,8 +59,9 @@ google::protobuf::MessageLite* ProgramOf(const CompileInstances& instances) {
       instances.begin + layout::kComputationProtoOffset);
 }
 
-Computations Compile(void* client,
-                     CompileInstances* instances) __asm__(COMPILE);
+Computations Compile(void* client, CompileInstances* instances) __asm__(
+    "_ZN9torch_xla7runtime21PjRtComputationClient7CompileESt6vectorINS0_17C"
+    "omputationClient15CompileInstanceESaIS4_EE");
 
 // Owns the objects that upstream's frame owned.
 class OwnedInstances {
@@ -109,9 +106,7 @@ Computations Compile(void* client, CompileInstances* instances) {
       return TakeComputation(Compile(client, owned->get()));
     });
   }
-  using Upstream = Computations (*)(void*, CompileInstances*);
-  static const auto upstream =
-      reinterpret_cast<Upstream>(dlsym(RTLD_NEXT, COMPILE));
+  static const auto upstream = torch_xla::UpstreamFunction(&Compile);
   const bool on_cpu = !pjrt::PjrtApi("cuda").ok();
   if (on_cpu) CheckMemoryMappings();
   google::protobuf::MessageLite* const program = ProgramOf(*instances);
@@ -132,7 +127,5 @@ Computations Compile(void* client, CompileInstances* instances) {
   }
   return upstream(client, instances);
 }
-
-#undef COMPILE
 
 }  // namespace torch_xla_ext

@@ -7,8 +7,6 @@
 // symbols. The upstream functions are called from here.
 #include "torch_xla_ext/csrc/runtime_fixes/devices.h"
 
-#include <dlfcn.h>
-
 #include <stdexcept>
 #include <string>
 
@@ -22,9 +20,7 @@ namespace torch_xla {
 namespace bridge {
 
 torch::lazy::BackendDevice AtenDeviceToXlaDevice(const c10::Device& device) {
-  static const auto upstream = UpstreamFunction(
-      &AtenDeviceToXlaDevice,
-      "_ZN9torch_xla6bridge21AtenDeviceToXlaDeviceERKN3c106DeviceE");
+  static const auto upstream = UpstreamFunction(&AtenDeviceToXlaDevice);
   try {
     return upstream(device);
   } catch (const std::out_of_range&) {
@@ -46,27 +42,22 @@ torch::lazy::BackendDevice AtenDeviceToXlaDevice(const c10::Device& device) {
 namespace runtime {
 
 std::string PjRtComputationClient::GetDeviceKind(const std::string& device) {
-  using Upstream = std::string(PjRtComputationClient*, const std::string&);
-  static Upstream* const upstream = UpstreamFunction(
-      static_cast<Upstream*>(nullptr), CLIENT "13GetDeviceKindERK" STRING);
+  static const auto upstream =
+      UpstreamFunction(&PjRtComputationClient::GetDeviceKind);
   return upstream(this, torch_xla_ext::AnyOf(device, GetLocalDevices()));
 }
 
 PjRtComputationClient::DeviceAttributes
 PjRtComputationClient::GetDeviceAttributes(const std::string& device) {
-  using Upstream = DeviceAttributes(PjRtComputationClient*, const std::string&);
-  static Upstream* const upstream =
-      UpstreamFunction(static_cast<Upstream*>(nullptr),
-                       CLIENT "19GetDeviceAttributesERK" STRING);
+  static const auto upstream =
+      UpstreamFunction(&PjRtComputationClient::GetDeviceAttributes);
   return upstream(this, torch_xla_ext::AnyOf(device, GetLocalDevices()));
 }
 
 ComputationClient::MemoryInfo PjRtComputationClient::GetMemoryInfo(
     const std::string& device) {
-  using Upstream =
-      ComputationClient::MemoryInfo(PjRtComputationClient*, const std::string&);
-  static Upstream* const upstream = UpstreamFunction(
-      static_cast<Upstream*>(nullptr), CLIENT "13GetMemoryInfoERK" STRING);
+  static const auto upstream =
+      UpstreamFunction(&PjRtComputationClient::GetMemoryInfo);
   return torch_xla_ext::MemoryInfoOf(
       device, GetLocalDevices(),
       [this](const std::string& one) { return upstream(this, one); });

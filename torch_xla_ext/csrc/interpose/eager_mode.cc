@@ -13,12 +13,8 @@ namespace torch_xla {
 
 void XLAGraphExecutor::ApplyEagerSync(std::vector<XLATensorPtr>& tensors) {
   if (torch_xla_ext::DelayedExecution::IsOn()) return;
-  using Function = void(XLAGraphExecutor*, std::vector<XLATensorPtr>&);
-  static Function* const upstream = UpstreamFunction(
-      static_cast<Function*>(nullptr),
-      "_ZN9torch_xla16XLAGraphExecutor14ApplyEagerSyncERSt6vectorIN3c1013"
-      "intrusive_ptrINS_9XLATensorENS2_6detail34intrusive_target_default_null_"
-      "typeIS4_EEEESaIS8_EE");
+  static const auto upstream =
+      UpstreamFunction(&XLAGraphExecutor::ApplyEagerSync);
   upstream(this, tensors);
 }
 

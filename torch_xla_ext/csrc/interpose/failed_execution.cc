@@ -6,7 +6,6 @@
 // only, both on the member of an XLAGraphExecutor::Async that its caller holds,
 // and PjRtComputationClient's functions through its vtable, which refers to
 // them by their symbols. The upstream functions are called from here.
-#include <dlfcn.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 #include <torch/csrc/lazy/core/multi_wait.h>
 
@@ -17,6 +16,7 @@
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/launch_threads.h"
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
 #include "torch_xla_ext/csrc/runtime_fixes/failures.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 #include "torch_xla_ext/csrc/runtime_fixes/without_gil.h"
@@ -52,8 +52,8 @@ bool WaitFor(MultiWait* wait, double seconds) {
 }  // namespace
 
 void MultiWait::Wait() {
-  static const auto upstream = reinterpret_cast<void (*)(MultiWait*)>(
-      dlsym(RTLD_NEXT, "_ZN5torch4lazy9MultiWait4WaitEv"));
+  static const auto upstream = torch_xla::UpstreamFunction(
+      static_cast<void (MultiWait::*)()>(&MultiWait::Wait));
   torch_xla_ext::WaitAndTakeError(
       [this] {
         if (!torch_xla_ext::ProcessesWatched()) return upstream(this);
@@ -76,16 +76,8 @@ PjRtComputationClient::ExecuteComputation(
     absl::Span<const ComputationClient::DataPtr> arguments,
     const std::string& device,
     const ComputationClient::ExecuteComputationOptions& options) {
-  using Upstream = std::vector<ComputationClient::DataPtr> (*)(
-      PjRtComputationClient*, const ComputationClient::Computation&,
-      absl::Span<const ComputationClient::DataPtr>, const std::string&,
-      const ComputationClient::ExecuteComputationOptions&);
-  static const auto upstream = reinterpret_cast<Upstream>(dlsym(
-      RTLD_NEXT,
-      "_ZN9torch_xla7runtime21PjRtComputationClient18ExecuteComputationERKNS0_"
-      "17ComputationClient11ComputationEN4absl12lts_202308024SpanIKSt10shared_"
-      "ptrINS2_4DataEEEERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
-      "RKNS2_25ExecuteComputationOptionsE"));
+  static const auto upstream =
+      UpstreamFunction(&PjRtComputationClient::ExecuteComputation);
   torch_xla_ext::ThrowLostProcess();
   torch_xla_ext::CheckHaveValues(arguments);
   const torch_xla_ext::WithoutGil without_gil;
@@ -98,17 +90,8 @@ PjRtComputationClient::ExecuteReplicated(
     absl::Span<const ComputationClient::DataPtr> arguments,
     absl::Span<const std::string> devices,
     const ComputationClient::ExecuteReplicatedOptions& options) {
-  using Upstream = std::vector<ComputationClient::DataPtr> (*)(
-      PjRtComputationClient*, const ComputationClient::Computation&,
-      absl::Span<const ComputationClient::DataPtr>,
-      absl::Span<const std::string>,
-      const ComputationClient::ExecuteReplicatedOptions&);
-  static const auto upstream = reinterpret_cast<Upstream>(dlsym(
-      RTLD_NEXT,
-      "_ZN9torch_xla7runtime21PjRtComputationClient17ExecuteReplicatedERKNS0_17"
-      "ComputationClient11ComputationEN4absl12lts_202308024SpanIKSt10shared_"
-      "ptrINS2_4DataEEEENS8_IKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIc"
-      "EEEEERKNS2_24ExecuteReplicatedOptionsE"));
+  static const auto upstream =
+      UpstreamFunction(&PjRtComputationClient::ExecuteReplicated);
   torch_xla_ext::ThrowLostProcess();
   torch_xla_ext::CheckHaveValues(arguments);
   const torch_xla_ext::WithoutGil without_gil;

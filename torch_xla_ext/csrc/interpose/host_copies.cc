@@ -13,17 +13,6 @@
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/upstream_function.h"
 
-#define TENSOR_TO_XLA_DATA                                            \
-  "_ZN9torch_xla15TensorToXlaDataERKN2at6TensorERKN5torch4lazy13Back" \
-  "endDeviceE"
-#define CREATE_TENSORS_DATA                                             \
-  "_ZN9torch_xla17CreateTensorsDataERKSt6vectorIN2at6TensorESaIS2_EERK" \
-  "S0_INSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESaISC_EE"
-#define CREATE_SHARDED_TENSORS_DATA                                      \
-  "_ZN9torch_xla17CreateTensorsDataERKSt6vectorIN2at6TensorESaIS2_EERK"  \
-  "S0_ISt10shared_ptrINS_9XLATensor12ShardingSpecEESaISA_EERKS0_INSt7__" \
-  "cxx1112basic_stringIcSt11char_traitsIcESaIcEEESaISK_EE"
-
 namespace torch_xla {
 namespace {
 
@@ -33,40 +22,30 @@ using Shardings = std::vector<std::shared_ptr<XLATensor::ShardingSpec>>;
 
 }  // namespace
 
-extern "C" DataPtr TensorToXlaDataInThisThread(
-    const at::Tensor& tensor,
-    const torch::lazy::BackendDevice& device) __asm__(TENSOR_TO_XLA_DATA);
-
-extern "C" DataPtr TensorToXlaDataInThisThread(
-    const at::Tensor& tensor, const torch::lazy::BackendDevice& device) {
-  static const auto upstream =
-      UpstreamFunction(&TensorToXlaDataInThisThread, TENSOR_TO_XLA_DATA);
+DataPtr TensorToXlaData(const at::Tensor& tensor,
+                        const torch::lazy::BackendDevice& device) {
+  static const auto upstream = UpstreamFunction(&TensorToXlaData);
   const torch_xla_ext::CopyInThisThread copy(tensor);
   return upstream(tensor, device);
 }
 
-extern "C" std::vector<DataPtr> CreateTensorsDataInThisThread(
-    const Tensors& tensors,
-    const std::vector<std::string>& devices) __asm__(CREATE_TENSORS_DATA);
-
-extern "C" std::vector<DataPtr> CreateTensorsDataInThisThread(
+std::vector<DataPtr> CreateTensorsData(
     const Tensors& tensors, const std::vector<std::string>& devices) {
+  using Function =
+      std::vector<DataPtr>(const Tensors&, const std::vector<std::string>&);
   static const auto upstream =
-      UpstreamFunction(&CreateTensorsDataInThisThread, CREATE_TENSORS_DATA);
+      UpstreamFunction(static_cast<Function*>(&CreateTensorsData));
   const torch_xla_ext::CopyInThisThread copy(tensors);
   return upstream(tensors, devices);
 }
 
-extern "C" std::vector<DataPtr> CreateShardedTensorsDataInThisThread(
-    const Tensors& tensors, const Shardings& shardings,
-    const std::vector<std::string>&
-        devices) __asm__(CREATE_SHARDED_TENSORS_DATA);
-
-extern "C" std::vector<DataPtr> CreateShardedTensorsDataInThisThread(
+std::vector<DataPtr> CreateTensorsData(
     const Tensors& tensors, const Shardings& shardings,
     const std::vector<std::string>& devices) {
-  static const auto upstream = UpstreamFunction(
-      &CreateShardedTensorsDataInThisThread, CREATE_SHARDED_TENSORS_DATA);
+  using Function = std::vector<DataPtr>(const Tensors&, const Shardings&,
+                                        const std::vector<std::string>&);
+  static const auto upstream =
+      UpstreamFunction(static_cast<Function*>(&CreateTensorsData));
   const torch_xla_ext::CopyInThisThread copy(tensors);
   return upstream(tensors, shardings, devices);
 }

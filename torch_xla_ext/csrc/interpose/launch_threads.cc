@@ -90,8 +90,7 @@ extern "C" void ParallelFor(
 
 extern "C" void ParallelFor(void* pool, long total, long cost_of_one,
                             const std::function<void(long, long)>& function) {
-  static const auto upstream =
-      torch_xla::UpstreamFunction(&ParallelFor, PARALLEL_FOR);
+  static const auto upstream = torch_xla::UpstreamFunction(&ParallelFor);
   if (few_threads && total > 0 &&
       cost_of_one <= kFewBuffers * kBufferCost / total) {
     function(0, total);

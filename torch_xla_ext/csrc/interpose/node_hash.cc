@@ -12,7 +12,6 @@
 // node that passes it through and whose hash covers what was missing. When
 // building from source, patches/ complete the seeds
 // instead.
-#include <dlfcn.h>
 #include <torch/csrc/lazy/core/hash.h>
 
 #include <memory>
@@ -22,6 +21,7 @@
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/pass_through.h"
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
 
 namespace {
 
@@ -63,22 +63,14 @@ int64_t OrMinusOne(const std::optional<T>& value) {
 // constructor is a function of `this` and its parameters, and an argument of a
 // class type that is passed by value arrives as an address.
 template <auto function>
-struct Symbol;
-
-template <auto function>
 auto Upstream() {
-  static const auto upstream = reinterpret_cast<decltype(function)>(
-      dlsym(RTLD_NEXT, Symbol<function>::kName));
+  static const auto upstream = torch_xla::UpstreamFunction(function);
   return upstream;
 }
 
 #define STAND_BEFORE(name, symbol, result, ...)                            \
   __attribute__((visibility("default"))) result name(__VA_ARGS__) __asm__( \
       symbol);                                                             \
-  template <>                                                              \
-  struct Symbol<&name> {                                                   \
-    static constexpr char kName[] = symbol;                                \
-  };                                                                       \
   result name(__VA_ARGS__)
 
 #define VALUE "RKN5torch4lazy5ValueE"

@@ -6,25 +6,21 @@
 //
 // This works because the upstream binary calls both through its PLT, with
 // options on the caller's stack. The upstream functions are called from here.
-#include <dlfcn.h>
 
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "torch_xla_ext/csrc/interpose/abi/distributed.h"
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 
 namespace xla {
 
 absl::StatusOr<DistributedRuntimeService*> GetDistributedRuntimeService(
     std::string address, const CoordinationServiceImpl::Options& options) {
-  using Upstream = absl::StatusOr<DistributedRuntimeService*> (*)(
-      std::string, const CoordinationServiceImpl::Options&);
-  static const auto upstream = reinterpret_cast<Upstream>(
-      dlsym(RTLD_NEXT,
-            "_ZN3xla28GetDistributedRuntimeServiceENSt7__cxx1112basic_stringIcS"
-            "t11char_traitsIcESaIcEEERKNS_23CoordinationServiceImpl7OptionsE"));
+  static const auto upstream =
+      torch_xla::UpstreamFunction(&GetDistributedRuntimeService);
   const_cast<CoordinationServiceImpl::Options&>(options).heartbeat_timeout =
       Seconds(torch_xla_ext::HeartbeatTimeout());
   return upstream(std::move(address), options);
@@ -33,12 +29,8 @@ absl::StatusOr<DistributedRuntimeService*> GetDistributedRuntimeService(
 std::shared_ptr<DistributedRuntimeClient> GetDistributedRuntimeClient(
     std::string address, const DistributedRuntimeClient::Options& options,
     bool use_compression) {
-  using Upstream = std::shared_ptr<DistributedRuntimeClient> (*)(
-      std::string, const DistributedRuntimeClient::Options&, bool);
-  static const auto upstream = reinterpret_cast<Upstream>(dlsym(
-      RTLD_NEXT,
-      "_ZN3xla27GetDistributedRuntimeClientENSt7__cxx1112basic_stringIcSt11char"
-      "_traitsIcESaIcEEERKNS_24DistributedRuntimeClient7OptionsEb"));
+  static const auto upstream =
+      torch_xla::UpstreamFunction(&GetDistributedRuntimeClient);
   auto& own = const_cast<DistributedRuntimeClient::Options&>(options);
   own.heartbeat_timeout = Seconds(torch_xla_ext::HeartbeatTimeout());
   own.missed_heartbeat_callback = [](const absl::Status& status) {

@@ -10,22 +10,16 @@
 // the sequence.
 #include "torch_xla_ext/csrc/runtime_fixes/program_hash.h"
 
-#include <dlfcn.h>
-
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
 
 namespace torch_xla {
 
 XLAGraphExecutor::PostOrderData XLAGraphExecutor::RunPostOrder(
     const std::vector<torch::lazy::Value>& ir_values,
     SyncTensorCollection* collection) {
-  using Upstream = PostOrderData (*)(XLAGraphExecutor*,
-                                     const std::vector<torch::lazy::Value>&,
-                                     SyncTensorCollection*);
-  static const auto upstream = reinterpret_cast<Upstream>(dlsym(
-      RTLD_NEXT,
-      "_ZN9torch_xla16XLAGraphExecutor12RunPostOrderERKSt6vectorIN5torch4lazy5V"
-      "alueESaIS4_EEPNS3_17LazyGraphExecutor20SyncTensorCollectionE"));
+  static const auto upstream =
+      UpstreamFunction(&XLAGraphExecutor::RunPostOrder);
   PostOrderData data = upstream(this, ir_values, collection);
   torch_xla_ext::AppendProgram(data.post_order, ir_values,
                                &data.parameter_sequence);

@@ -13,8 +13,7 @@
 namespace torch::lazy {
 
 std::vector<SourceLocation> GetPythonFrames() {
-  static const auto upstream = torch_xla::UpstreamFunction(
-      &GetPythonFrames, "_ZN5torch4lazy15GetPythonFramesEv");
+  static const auto upstream = torch_xla::UpstreamFunction(&GetPythonFrames);
   return torch_xla_ext::WithoutOwnFrames(upstream());
 }
 

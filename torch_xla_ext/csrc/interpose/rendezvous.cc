@@ -4,11 +4,12 @@
 // checkpoint.
 //
 // This works because the upstream binary calls it through its PLT.
-#include <dlfcn.h>
 
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
+
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
 
 // As in Abseil: the seconds in two halves, each aligned on its own, and
 // quarters of a nanosecond.
@@ -36,13 +37,7 @@ void AwaitAndLogIfStuck(RendezvousStateSynchronization& state, int32_t id,
                         std::string_view name,
                         absl::Duration /*warn_stuck_timeout*/,
                         absl::Duration /*terminate_timeout*/) {
-  using Function = void(RendezvousStateSynchronization&, int32_t,
-                        std::string_view, absl::Duration, absl::Duration);
-  static const auto upstream = reinterpret_cast<Function*>(dlsym(
-      RTLD_NEXT,
-      "_ZN3xla8internal18AwaitAndLogIfStuckERNS0_30RendezvousStateSynchronizat"
-      "ionEiSt17basic_string_viewIcSt11char_traitsIcEEN4absl12lts_202308028Dura"
-      "tionES9_"));
+  static const auto upstream = torch_xla::UpstreamFunction(&AwaitAndLogIfStuck);
   static const int64_t seconds = [] {
     const char* const setting = std::getenv("TORCH_XLA_EXT_COLLECTIVE_TIMEOUT");
     const int64_t value = setting == nullptr ? 0 : std::atoll(setting);

@@ -17,8 +17,7 @@ namespace torch_xla {
 // index's node instead of that of its output: for a node with several outputs,
 // such as sort, argsort, topk and max, it crashes.
 torch::lazy::Value EnsureRank1(const torch::lazy::Value& index) {
-  static auto* const upstream = UpstreamFunction(
-      &EnsureRank1, "_ZN9torch_xla11EnsureRank1ERKN5torch4lazy5ValueE");
+  static const auto upstream = UpstreamFunction(&EnsureRank1);
   if (index.node->num_outputs() == 1) return upstream(index);
   return upstream(torch::lazy::Value(std::make_shared<PassThrough>(index), 0));
 }
@@ -28,10 +27,7 @@ torch::lazy::Value EnsureRank1(const torch::lazy::Value& index) {
 bool IsSupportedAdaptivePool(absl::Span<const int64_t> input_size,
                              absl::Span<const int64_t> output_size,
                              int pool_dim) {
-  static auto* const upstream = UpstreamFunction(
-      &IsSupportedAdaptivePool,
-      "_ZN9torch_xla23IsSupportedAdaptivePoolEN4absl12lts_202308024SpanIK"
-      "lEES4_i");
+  static const auto upstream = UpstreamFunction(&IsSupportedAdaptivePool);
   const bool has_elements = std::all_of(output_size.begin(), output_size.end(),
                                         [](int64_t size) { return size > 0; });
   return has_elements && upstream(input_size, output_size, pool_dim);

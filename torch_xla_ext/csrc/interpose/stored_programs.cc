@@ -29,6 +29,7 @@
 #include <utility>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
 #include "torch_xla_ext/csrc/pjrt_shim/compile_options.h"
 #include "torch_xla_ext/csrc/runtime_fixes/memory_mappings.h"
 
@@ -99,12 +100,8 @@ namespace torch_xla::runtime {
 
 std::shared_ptr<ComputationClient::Computation>
 PjRtComputationClient::DeserializeComputation(const std::string& serialized) {
-  using Upstream = std::shared_ptr<ComputationClient::Computation> (*)(
-      PjRtComputationClient*, const std::string&);
-  static const auto upstream = reinterpret_cast<Upstream>(dlsym(
-      RTLD_NEXT,
-      "_ZN9torch_xla7runtime21PjRtComputationClient22DeserializeComputationERK"
-      "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"));
+  static const auto upstream =
+      UpstreamFunction(&PjRtComputationClient::DeserializeComputation);
   static std::once_flag once;
   std::call_once(once, [this] {
     char* const client = reinterpret_cast<char*>(this) +
@@ -124,11 +121,8 @@ PjRtComputationClient::DeserializeComputation(const std::string& serialized) {
 }
 
 torch::lazy::hash_t PjRtComputationClient::HashCompilationEnv() {
-  using Upstream = torch::lazy::hash_t (*)(PjRtComputationClient*);
-  static const auto upstream = reinterpret_cast<Upstream>(
-      dlsym(RTLD_NEXT,
-            "_ZN9torch_xla7runtime21PjRtComputationClient18HashCompilationEnv"
-            "Ev"));
+  static const auto upstream =
+      UpstreamFunction(&PjRtComputationClient::HashCompilationEnv);
   static const torch::lazy::hash_t compiler = [] {
     const auto plugin = pjrt::PjrtApi("cuda");
     return torch_xla_ext::CompilerHash(plugin.ok() ? *plugin : nullptr);

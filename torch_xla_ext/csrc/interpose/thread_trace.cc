@@ -20,64 +20,41 @@ using torch_xla_ext::SeedOfThread;
 
 void XLAGraphExecutor::RegisterTensor(
     std::shared_ptr<torch::lazy::LazyTensor::Data> data) {
-  using Function =
-      void(XLAGraphExecutor*, std::shared_ptr<torch::lazy::LazyTensor::Data>);
-  static Function* const upstream = UpstreamFunction(
-      static_cast<Function*>(nullptr),
-      "_ZN9torch_xla16XLAGraphExecutor14RegisterTensorESt10shared_ptrIN5torch4"
-      "lazy10LazyTensor4DataEE");
+  static const auto upstream =
+      UpstreamFunction(&XLAGraphExecutor::RegisterTensor);
   torch_xla_ext::NoteTraced(data->unique_id);  // before others can see it
   upstream(this, std::move(data));
 }
 
 torch::lazy::Value XLAGraphExecutor::GetRngSeed(const BackendDevice& device) {
-  using Function = torch::lazy::Value(XLAGraphExecutor*, const BackendDevice&);
-  static Function* const upstream = UpstreamFunction(
-      static_cast<Function*>(nullptr),
-      "_ZN9torch_xla16XLAGraphExecutor10GetRngSeedERKN5torch4lazy13"
-      "BackendDeviceE");
+  static const auto upstream = UpstreamFunction(&XLAGraphExecutor::GetRngSeed);
   const SeedOfThread seed(device);
   return upstream(this, device);
 }
 
 uint64_t XLAGraphExecutor::GetRunningSeed(const BackendDevice& device) {
-  using Function = uint64_t(XLAGraphExecutor*, const BackendDevice&);
-  static Function* const upstream = UpstreamFunction(
-      static_cast<Function*>(nullptr),
-      "_ZN9torch_xla16XLAGraphExecutor14GetRunningSeedERKN5torch4lazy13"
-      "BackendDeviceE");
+  static const auto upstream =
+      UpstreamFunction(&XLAGraphExecutor::GetRunningSeed);
   const SeedOfThread seed(device);
   return upstream(this, device);
 }
 
 void XLAGraphExecutor::SetRngSeed(const BackendDevice& device, uint64_t seed) {
-  using Function = void(XLAGraphExecutor*, const BackendDevice&, uint64_t);
-  static Function* const upstream = UpstreamFunction(
-      static_cast<Function*>(nullptr),
-      "_ZN9torch_xla16XLAGraphExecutor10SetRngSeedERKN5torch4lazy13"
-      "BackendDeviceEm");
+  static const auto upstream = UpstreamFunction(&XLAGraphExecutor::SetRngSeed);
   const SeedOfThread own(device);
   upstream(this, device, seed);
 }
 
 torch::lazy::BackendDataPtr XLAGraphExecutor::GetBaseSeedData(
     const BackendDevice& device) {
-  using Function =
-      torch::lazy::BackendDataPtr(XLAGraphExecutor*, const BackendDevice&);
-  static Function* const upstream = UpstreamFunction(
-      static_cast<Function*>(nullptr),
-      "_ZN9torch_xla16XLAGraphExecutor15GetBaseSeedDataERKN5torch4lazy13"
-      "BackendDeviceE");
+  static const auto upstream =
+      UpstreamFunction(&XLAGraphExecutor::GetBaseSeedData);
   const SeedOfThread seed(device);
   return upstream(this, device);
 }
 
 void XLAGraphExecutor::MarkStep(const BackendDevice& device, bool reset_scope) {
-  using Function = void(XLAGraphExecutor*, const BackendDevice&, bool);
-  static Function* const upstream = UpstreamFunction(
-      static_cast<Function*>(nullptr),
-      "_ZN9torch_xla16XLAGraphExecutor8MarkStepERKN5torch4lazy13"
-      "BackendDeviceEb");
+  static const auto upstream = UpstreamFunction(&XLAGraphExecutor::MarkStep);
   const SeedOfThread seed(device);
   upstream(this, device, reset_scope);
 }

@@ -20,6 +20,7 @@
 
 #include "torch_xla_ext/csrc/graph/launch.h"
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
 #include "torch_xla_ext/csrc/runtime_fixes/devices.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 #include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
@@ -36,23 +37,16 @@ namespace torch::lazy {
 
 std::vector<ExceptionCleanup> LazyGraphExecutor::DeviceLockerArena::LockDevices(
     const std::set<BackendDevice>& devices) {
-  using Upstream = std::vector<ExceptionCleanup> (*)(
-      DeviceLockerArena*, const std::set<BackendDevice>&);
-  static const auto upstream = reinterpret_cast<Upstream>(dlsym(
-      RTLD_NEXT,
-      "_ZN5torch4lazy17LazyGraphExecutor17DeviceLockerArena11LockDevicesERKSt3s"
-      "etINS0_13BackendDeviceESt4lessIS4_ESaIS4_EE"));
+  static const auto upstream = torch_xla::UpstreamFunction(
+      &LazyGraphExecutor::DeviceLockerArena::LockDevices);
   const torch_xla_ext::WithoutGil without_gil;
   return torch_xla_ext::WaitUnlessLost(
       [this, devices] { return upstream(this, devices); });
 }
 
 void LazyGraphExecutor::DeviceBarrier(const BackendDevice& device) {
-  using Upstream = void (*)(LazyGraphExecutor*, const BackendDevice&);
-  static const auto upstream = reinterpret_cast<Upstream>(
-      dlsym(RTLD_NEXT,
-            "_ZN5torch4lazy17LazyGraphExecutor13DeviceBarrierERKNS0_"
-            "13BackendDeviceE"));
+  static const auto upstream =
+      torch_xla::UpstreamFunction(&LazyGraphExecutor::DeviceBarrier);
   const torch_xla_ext::WithoutGil without_gil;
   const auto is_readable = [device, data = read_data] {
     return torch_xla_ext::graph::LaunchTicket::WaitUntilReadable(device, data);
@@ -84,11 +78,7 @@ TensorCollectionBarrier(XLAGraphExecutor*, SyncTensorCollection*) __asm__(
 
 extern "C" void TensorCollectionBarrier(XLAGraphExecutor* executor,
                                         SyncTensorCollection* collection) {
-  using Upstream = void (*)(XLAGraphExecutor*, SyncTensorCollection*);
-  static const auto upstream = reinterpret_cast<Upstream>(
-      dlsym(RTLD_NEXT,
-            "_ZN9torch_xla16XLAGraphExecutor23TensorCollectionBarrierEPN5torch4"
-            "lazy17LazyGraphExecutor20SyncTensorCollectionE"));
+  static const auto upstream = UpstreamFunction(&TensorCollectionBarrier);
   if (collection->indices.empty() &&
       torch_xla_ext::graph::LazyStep::NeedNotWait(collection->device)) {
     return;
@@ -107,14 +97,8 @@ extern "C" void TensorCollectionBarrier(XLAGraphExecutor* executor,
 void XLAGraphExecutor::SyncLiveTensorsGraph(
     const torch::lazy::BackendDevice* device,
     c10::ArrayRef<std::string> devices, bool wait) {
-  using Upstream =
-      void (*)(XLAGraphExecutor*, const torch::lazy::BackendDevice*,
-               c10::ArrayRef<std::string>, bool);
-  static const auto upstream = reinterpret_cast<Upstream>(
-      dlsym(RTLD_NEXT,
-            "_ZN9torch_xla16XLAGraphExecutor20SyncLiveTensorsGraphEPKN5torch4"
-            "lazy13BackendDeviceEN3c108ArrayRefINSt7__cxx1112basic_stringIcSt11"
-            "char_traitsIcESaIcEEEEEb"));
+  static const auto upstream =
+      UpstreamFunction(&XLAGraphExecutor::SyncLiveTensorsGraph);
   const torch_xla_ext::graph::LazyStep step(wait);
   upstream(this, device, devices, wait);
 }
@@ -122,7 +106,7 @@ void XLAGraphExecutor::SyncLiveTensorsGraph(
 at::Tensor XLATensor::ToTensor(bool detached) {
   using Upstream = at::Tensor (*)(XLATensor*, bool);
   static const auto upstream = reinterpret_cast<Upstream>(
-      dlsym(RTLD_NEXT, "_ZN9torch_xla9XLATensor8ToTensorEb"));
+      dlsym(RTLD_NEXT, "_ZN9torch_xla9XLATensor8ToTensorEb"));  // virtual
   struct Reading {
     explicit Reading(torch::lazy::BackendDataPtr data) {
       read_data = std::move(data);
@@ -139,13 +123,8 @@ namespace torch_xla::runtime {
 
 PjRtComputationClient::Literals PjRtComputationClient::TransferFromDevice(
     absl::Span<const ComputationClient::DataPtr> handles) {
-  using Upstream = Literals (*)(PjRtComputationClient*,
-                                absl::Span<const ComputationClient::DataPtr>);
-  static const auto upstream = reinterpret_cast<Upstream>(
-      dlsym(RTLD_NEXT,
-            "_ZN9torch_xla7runtime21PjRtComputationClient18TransferFromDeviceEN"
-            "4absl12lts_202308024SpanIKSt10shared_ptrINS0_17ComputationClient4D"
-            "ataEEEE"));
+  static const auto upstream =
+      UpstreamFunction(&PjRtComputationClient::TransferFromDevice);
   for (const ComputationClient::DataPtr& handle : handles) {
     if (const auto sharding = GetDataSharding(handle)) {
       torch_xla_ext::CheckIsReadable(sharding->SerializeAsString());
@@ -161,13 +140,8 @@ PjRtComputationClient::Literals PjRtComputationClient::TransferFromDevice(
 
 void PjRtComputationClient::WaitDeviceOps(
     absl::Span<const std::string> devices) {
-  using Upstream =
-      void (*)(PjRtComputationClient*, absl::Span<const std::string>);
-  static const auto upstream = reinterpret_cast<Upstream>(
-      dlsym(RTLD_NEXT,
-            "_ZN9torch_xla7runtime21PjRtComputationClient13WaitDeviceOpsEN4absl"
-            "12lts_202308024SpanIKNSt7__cxx1112basic_stringIcSt11char_traitsIcE"
-            "SaIcEEEEE"));
+  static const auto upstream =
+      UpstreamFunction(&PjRtComputationClient::WaitDeviceOps);
   const torch_xla_ext::WithoutGil without_gil;
   torch_xla_ext::WaitUnlessLost(
       [this, own = std::vector<std::string>(devices.begin(), devices.end())] {

@@ -7,7 +7,6 @@
 #include <map>
 #include <mutex>
 #include <stdexcept>
-#include <utility>
 #include <vector>
 
 #include "torch_xla_ext/csrc/launchers/cuda_driver.h"

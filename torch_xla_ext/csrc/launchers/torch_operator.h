@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -9,9 +9,6 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 
-#include <string_view>
-#include <vector>
-
 #include "torch_xla_ext/csrc/launchers/torch_operator.h"
 
 namespace torch_xla_ext {

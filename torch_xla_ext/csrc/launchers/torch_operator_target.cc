@@ -2,11 +2,9 @@
 //
 // A call's attributes are the members of OperatorCall; `arguments` and
 // `returns` refer to its operands and results by number.
-#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "torch_xla_ext/csrc/launchers/torch_operator.h"
 #include "torch_xla_ext/csrc/registry/registration.h"

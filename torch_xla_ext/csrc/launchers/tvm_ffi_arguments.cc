@@ -1,6 +1,5 @@
 #include "torch_xla_ext/csrc/launchers/tvm_ffi_arguments.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <stdexcept>
 #include <utility>
@@ -14,58 +13,42 @@ using xla::ffi::AnyBuffer;
 // (include/torch_xla_ext/ffi_entry.h).
 constexpr std::string_view kAbsentOperands = "absent_operands";
 
+struct Types {
+  xla::ffi::DataType xla;
+  DataType tvm;
+};
+constexpr Types kTypes[] = {
+    {xla::ffi::PRED, {kBool, 8, 1}},
+    {xla::ffi::S8, {kInt, 8, 1}},
+    {xla::ffi::S16, {kInt, 16, 1}},
+    {xla::ffi::S32, {kInt, 32, 1}},
+    {xla::ffi::S64, {kInt, 64, 1}},
+    {xla::ffi::U8, {kUInt, 8, 1}},
+    {xla::ffi::U16, {kUInt, 16, 1}},
+    {xla::ffi::U32, {kUInt, 32, 1}},
+    {xla::ffi::U64, {kUInt, 64, 1}},
+    {xla::ffi::F16, {kFloat, 16, 1}},
+    {xla::ffi::F32, {kFloat, 32, 1}},
+    {xla::ffi::F64, {kFloat, 64, 1}},
+    {xla::ffi::BF16, {kBFloat, 16, 1}},
+    {xla::ffi::C64, {kComplex, 64, 1}},
+    {xla::ffi::C128, {kComplex, 128, 1}},
+    {xla::ffi::F8E5M2, {kFloat8E5M2, 8, 1}},
+    {xla::ffi::F8E4M3, {kFloat8E4M3, 8, 1}},
+    {xla::ffi::F8E4M3FN, {kFloat8E4M3FN, 8, 1}},
+    {xla::ffi::F8E4M3B11FNUZ, {kFloat8E4M3B11FNUZ, 8, 1}},
+    {xla::ffi::F8E5M2FNUZ, {kFloat8E5M2FNUZ, 8, 1}},
+    {xla::ffi::F8E4M3FNUZ, {kFloat8E4M3FNUZ, 8, 1}},
+    {xla::ffi::F8E3M4, {kFloat8E3M4, 8, 1}},
+    {xla::ffi::F8E8M0FNU, {kFloat8E8M0FNU, 8, 1}},
+};
+
 DataType DataTypeOf(xla::ffi::DataType type) {
-  switch (type) {
-    case xla::ffi::PRED:
-      return {kBool, 8, 1};
-    case xla::ffi::S8:
-      return {kInt, 8, 1};
-    case xla::ffi::S16:
-      return {kInt, 16, 1};
-    case xla::ffi::S32:
-      return {kInt, 32, 1};
-    case xla::ffi::S64:
-      return {kInt, 64, 1};
-    case xla::ffi::U8:
-      return {kUInt, 8, 1};
-    case xla::ffi::U16:
-      return {kUInt, 16, 1};
-    case xla::ffi::U32:
-      return {kUInt, 32, 1};
-    case xla::ffi::U64:
-      return {kUInt, 64, 1};
-    case xla::ffi::F16:
-      return {kFloat, 16, 1};
-    case xla::ffi::F32:
-      return {kFloat, 32, 1};
-    case xla::ffi::F64:
-      return {kFloat, 64, 1};
-    case xla::ffi::BF16:
-      return {kBFloat, 16, 1};
-    case xla::ffi::C64:
-      return {kComplex, 64, 1};
-    case xla::ffi::C128:
-      return {kComplex, 128, 1};
-    case xla::ffi::F8E5M2:
-      return {kFloat8E5M2, 8, 1};
-    case xla::ffi::F8E4M3:
-      return {kFloat8E4M3, 8, 1};
-    case xla::ffi::F8E4M3FN:
-      return {kFloat8E4M3FN, 8, 1};
-    case xla::ffi::F8E4M3B11FNUZ:
-      return {kFloat8E4M3B11FNUZ, 8, 1};
-    case xla::ffi::F8E5M2FNUZ:
-      return {kFloat8E5M2FNUZ, 8, 1};
-    case xla::ffi::F8E4M3FNUZ:
-      return {kFloat8E4M3FNUZ, 8, 1};
-    case xla::ffi::F8E3M4:
-      return {kFloat8E3M4, 8, 1};
-    case xla::ffi::F8E8M0FNU:
-      return {kFloat8E8M0FNU, 8, 1};
-    default:
-      throw std::invalid_argument("TVM-FFI has no dtype for XLA's type " +
-                                  std::to_string(static_cast<int>(type)));
+  for (const Types& types : kTypes) {
+    if (types.xla == type) return types.tvm;
   }
+  throw std::invalid_argument("TVM-FFI has no dtype for XLA's type " +
+                              std::to_string(static_cast<int>(type)));
 }
 
 Any Value(TypeIndex type, int64_t integer) {

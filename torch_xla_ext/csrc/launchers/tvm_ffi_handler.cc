@@ -1,7 +1,6 @@
 #include "torch_xla_ext/csrc/launchers/tvm_ffi_handler.h"
 
 #include <array>
-#include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>

@@ -330,9 +330,7 @@ void DefineCustomCalls(py::module_& module) {
         tensors.inputs = ParseInputs(call.config.target, inputs);
         return Trace(call, tensors);
       },
-      py::arg("call"), py::arg("inputs"),
-      "Makes the call with operands of the shapes and dtypes that it was "
-      "prepared for.");
+      py::arg("call"), py::arg("inputs"));
 
   module.def(
       "_xla_custom_call",

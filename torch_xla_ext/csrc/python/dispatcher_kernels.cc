@@ -3,10 +3,6 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "torch_xla_ext/csrc/python/subjects.h"
 
 namespace torch_xla_ext {

@@ -162,9 +162,7 @@ void DefineProgram(py::module_& module) {
            py::arg("constants"), py::arg("written"), py::arg("outputs"),
            py::arg("argument_state"), py::arg("replaced_gradients"),
            py::arg("ends_step"))
-      .def("find_computation", &Program::FindComputation,
-           "Call this before the first run if the program was not "
-           "compiled when this object was made.")
+      .def("find_computation", &Program::FindComputation)
       .def("arguments_to_copy", &Program::ArgumentsToCopy)
       .def("matches", &Program::Matches)
       .def("cache_shardings", &Program::CacheShardings)
@@ -178,17 +176,14 @@ void DefineProgram(py::module_& module) {
           py::call_guard<py::gil_scoped_release>());
   py::class_<UncompiledProgram>(module, "_XlaUncompiledProgram")
       .def("compile", &UncompiledProgram::Compile,
-           py::call_guard<py::gil_scoped_release>(),
-           "Compiles the program, once, in any thread.");
+           py::call_guard<py::gil_scoped_release>());
   module.def(
       "_xla_capture_lower",
       [](const std::vector<at::Tensor>& tensors, const std::string& hash) {
         return UncompiledProgram::Of(tensors, HashOf(hash));
       },
       py::call_guard<py::gil_scoped_release>(), py::arg("tensors"),
-      py::arg("hash"),
-      "Lowers the program that computes the tensors. Returns None if it has "
-      "already been compiled.");
+      py::arg("hash"));
 }
 
 void DefineSharedMemory(py::module_& module) {
@@ -226,27 +221,20 @@ void DefineState(py::module_& module) {
   py::class_<View>(module, "_XlaView").def("__call__", &View::operator());
   module.def("_xla_capture_view", &ViewOf);
   module.def("_xla_capture_signature", &Signature);
-  module.def(
-      "_xla_capture_place",
-      [](const at::Tensor& tensor) {
-        const auto strided = aten_overrides::WithStrides(tensor);
-        const at::Tensor& place = strided ? *strided : tensor;
-        return std::make_tuple(place.sizes().vec(), place.strides().vec(),
-                               strided ? place.storage_offset() : 0);
-      },
-      "Returns the sizes, strides and storage offset that a tensor has in "
-      "PyTorch.");
+  module.def("_xla_capture_place", [](const at::Tensor& tensor) {
+    const auto strided = aten_overrides::WithStrides(tensor);
+    const at::Tensor& place = strided ? *strided : tensor;
+    return std::make_tuple(place.sizes().vec(), place.strides().vec(),
+                           strided ? place.storage_offset() : 0);
+  });
   module.def("_xla_capture_is_supported", &IsFunctionalXlaTensor);
-  module.def(
-      "_xla_capture_are_supported",
-      [](const py::sequence& values) {
-        return std::all_of(
-            values.begin(), values.end(), [](const py::handle value) {
-              return !THPVariable_Check(value.ptr()) ||
-                     IsFunctionalXlaTensor(THPVariable_Unpack(value.ptr()));
-            });
-      },
-      "Returns whether all tensors among the values are supported.");
+  module.def("_xla_capture_are_supported", [](const py::sequence& values) {
+    return std::all_of(
+        values.begin(), values.end(), [](const py::handle value) {
+          return !THPVariable_Check(value.ptr()) ||
+                 IsFunctionalXlaTensor(THPVariable_Unpack(value.ptr()));
+        });
+  });
   module.def(
       "_xla_capture_is_used_by_python",
       [](py::handle tensor) {
@@ -260,9 +248,7 @@ void DefineState(py::module_& module) {
   module.def("_xla_capture_is_view", [](const at::Tensor& tensor) {
     return !at::functionalization::impl::isBaseTensor(tensor);
   });
-  module.def("_xla_capture_has_own_values", &graph::HasOwnValues,
-             "Returns whether the tensor selects or rearranges elements of "
-             "another one.");
+  module.def("_xla_capture_has_own_values", &graph::HasOwnValues);
   module.def(
       "_xla_strides",
       [](const py::sequence& values)
@@ -279,55 +265,37 @@ void DefineState(py::module_& module) {
         }
         if (!is_any) return std::nullopt;
         return all;
-      },
-      "Returns the strides that each XLA tensor has in PyTorch, with None for "
-      "row-major tensors and for other values. Returns None if all are None.");
-  module.def(
-      "_xla_set_strides",
-      [](const at::Tensor& copy, std::vector<int64_t> strides) {
-        aten_overrides::StridesOfCopies::Get().Set(copy, std::move(strides));
-      },
-      "Sets the strides that operators assume for a tensor in PyTorch.");
+      });
+  module.def("_xla_set_strides", [](const at::Tensor& copy,
+                                    std::vector<int64_t> strides) {
+    aten_overrides::StridesOfCopies::Get().Set(copy, std::move(strides));
+  });
   module.def("_xla_capture_storage", [](const at::Tensor& tensor) {
     return reinterpret_cast<uintptr_t>(StorageOf(tensor));
   });
-  module.def(
-      "_xla_capture_base",
-      [](const at::Tensor& tensor) {
-        StorageOf(tensor)->apply_updates();
-        return StorageOf(tensor)->base();
-      },
-      "Returns the tensor with all values of the storage, without "
-      "functionalization.");
-  module.def(
-      "_xla_capture_data_address",
-      [](const at::Tensor& tensor) {
-        const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
-        return xla_tensor == nullptr ? uintptr_t{0}
-                                     : reinterpret_cast<uintptr_t>(
-                                           graph::DataOf(xla_tensor).get());
-      },
-      "Returns the address of the tensor's device data, or 0 if it has none, "
-      "such as a pending or fake tensor.");
+  module.def("_xla_capture_base", [](const at::Tensor& tensor) {
+    StorageOf(tensor)->apply_updates();
+    return StorageOf(tensor)->base();
+  });
+  module.def("_xla_capture_data_address", [](const at::Tensor& tensor) {
+    const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
+    return xla_tensor == nullptr
+               ? uintptr_t{0}
+               : reinterpret_cast<uintptr_t>(graph::DataOf(xla_tensor).get());
+  });
   module.def(
       "_xla_capture_transfer",
       [](const at::Tensor& tensor) {
         return graph::Transfer(torch_xla::bridge::TryGetXlaTensor(tensor));
       },
-      py::call_guard<py::gil_scoped_release>(),
-      "Transfers values that are only on the host. Returns False if there are "
-      "none.");
-  module.def(
-      "_xla_capture_parameter_id",
-      [](const at::Tensor& tensor) {
-        using DeviceDataInfo = torch::lazy::LazyGraphExecutor::DeviceDataInfo;
-        const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
-        const auto* info = static_cast<const DeviceDataInfo*>(
-            graph::DataOf(xla_tensor)->info());
-        return info == nullptr ? int64_t{-1} : info->tensor_id;
-      },
-      "Returns the id with which a program's parameters refer to this tensor's "
-      "data.");
+      py::call_guard<py::gil_scoped_release>());
+  module.def("_xla_capture_parameter_id", [](const at::Tensor& tensor) {
+    using DeviceDataInfo = torch::lazy::LazyGraphExecutor::DeviceDataInfo;
+    const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
+    const auto* info =
+        static_cast<const DeviceDataInfo*>(graph::DataOf(xla_tensor)->info());
+    return info == nullptr ? int64_t{-1} : info->tensor_id;
+  });
   module.def(
       "_xla_capture_set_alias",
       [](const at::Tensor& tensor, int64_t id) {

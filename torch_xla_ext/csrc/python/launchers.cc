@@ -72,8 +72,7 @@ void DefineLaunchers(py::module_& module) {
   module.def("_xla_launch_compiled_kernel", &LaunchOnStream,
              py::arg("attributes"), py::arg("operands"), py::arg("results"),
              py::arg("stream"));
-  module.def("_xla_load_tvm_ffi", &tvm_ffi::LoadLibrary, py::arg("path"),
-             "Loads libtvm_ffi, through which TVM-FFI functions are called.");
+  module.def("_xla_load_tvm_ffi", &tvm_ffi::LoadLibrary, py::arg("path"));
   module.def(
       "_xla_tvm_ffi_function",
       [](const std::string& library, const std::string& symbol) {
@@ -81,13 +80,10 @@ void DefineLaunchers(py::module_& module) {
         return reinterpret_cast<uintptr_t>(
             tvm_ffi::FunctionOfLibrary(library, symbol).Release());
       },
-      py::arg("library"), py::arg("symbol"),
-      "Returns the handle of a TVM-FFI function in a shared library; 0 if it "
-      "does not exist.");
+      py::arg("library"), py::arg("symbol"));
   module.def("_xla_register_tvm_ffi_kernel", &RegisterTvmFfi, py::arg("name"),
              py::arg("platform"), py::arg("function"), py::arg("arguments"),
-             py::arg("in_graphs"), py::arg("schema"),
-             "Registers a TVM-FFI function, by its handle, as an FFI target.");
+             py::arg("in_graphs"), py::arg("schema"));
 }
 
 }  // namespace torch_xla_ext

@@ -23,17 +23,12 @@ void DefinePlugin(py::module_& module) {
       "Loads the PJRT plugin that the shim in this library stands in front "
       "of. Returns its API version, (major, minor). Raises RuntimeError if "
       "torch_xla cannot use it.");
-  module.def(
-      "_xla_compile_options",
-      [] { return py::bytes(pjrt_shim::CompileOptions()); },
-      "Returns the fields that this thread has set with "
-      "_xla_set_compile_options.");
+  module.def("_xla_compile_options",
+             [] { return py::bytes(pjrt_shim::CompileOptions()); });
   module.def(
       "_xla_set_compile_options",
       [](const py::bytes& fields) { pjrt_shim::SetCompileOptions(fields); },
-      py::arg("fields"),
-      "Adds these fields of XLA's CompileOptionsProto, in wire format, to the "
-      "options of each program that this thread compiles with a PJRT plugin.");
+      py::arg("fields"));
 }
 
 }  // namespace torch_xla_ext

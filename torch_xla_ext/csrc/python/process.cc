@@ -30,9 +30,7 @@ void DefineRootLogHandlers(py::module_& module) {
 }  // namespace
 
 void DefineProcess(py::module_& module) {
-  module.def("_xla_lost_process", &LostProcess,
-             "Returns the text of the error that is raised because another "
-             "process of this program is lost; empty if none is lost.");
+  module.def("_xla_lost_process", &LostProcess);
   DefineRootLogHandlers(module);
   AlwaysCompareShardings();
 }

@@ -85,9 +85,7 @@ void DefineRegistry(py::module_& module) {
       [](const std::string& platform, const std::string& api) {
         return RegisteredTargets(platform, ParseTargetApi(api));
       },
-      py::arg("platform"), py::arg("api") = "untyped",
-      "Returns the names of the targets of `platform` (\"CUDA\" or \"Host\"), "
-      "sorted. `api` is \"untyped\" or \"ffi\".");
+      py::arg("platform"), py::arg("api") = "untyped");
 
   module.def(
       "_xla_current_custom_call_target",
@@ -95,9 +93,7 @@ void DefineRegistry(py::module_& module) {
          const std::string& api) {
         return CurrentName(name, platform, ParseTargetApi(api));
       },
-      py::arg("name"), py::arg("platform"), py::arg("api"),
-      "Returns the target's name in the HLO of a call of `name` that is traced "
-      "now: `name`, or \"name#2\" and so on if it was registered again.");
+      py::arg("name"), py::arg("platform"), py::arg("api"));
 
   module.def(
       "_xla_has_custom_call_target",
@@ -105,8 +101,7 @@ void DefineRegistry(py::module_& module) {
          const std::string& api) {
         return CurrentFunction(name, platform, ParseTargetApi(api)) != nullptr;
       },
-      py::arg("name"), py::arg("platform"), py::arg("api"),
-      "Returns whether XLA has this target.");
+      py::arg("name"), py::arg("platform"), py::arg("api"));
 
   module.def(
       "_xla_default_custom_call_api",
@@ -114,8 +109,7 @@ void DefineRegistry(py::module_& module) {
         return DefaultApi(name, platform) == TargetApi::kFfi ? "ffi"
                                                              : "untyped";
       },
-      py::arg("name"), py::arg("platform"),
-      "Returns the API for calls of a target that specify none.");
+      py::arg("name"), py::arg("platform"));
 
   module.def(
       "_xla_custom_call_function",
@@ -123,19 +117,12 @@ void DefineRegistry(py::module_& module) {
          const std::string& api) {
         return Described(CurrentFunction(name, platform, ParseTargetApi(api)));
       },
-      py::arg("name"), py::arg("platform"), py::arg("api"),
-      "Returns a description of the function that calls of a target run.");
+      py::arg("name"), py::arg("platform"), py::arg("api"));
 
-  module.def("_xla_kernel_schemas", &StaticKernelSchemas,
-             "Returns the schemas of the kernels that are linked into this "
-             "library, by target.");
-  module.def("_xla_kernel_sizes", &StaticKernelSizes,
-             "Returns the kernels' functions that compute sizes of results: "
-             "target, size, address.");
+  module.def("_xla_kernel_schemas", &StaticKernelSchemas);
+  module.def("_xla_kernel_sizes", &StaticKernelSizes);
 
-  module.def(
-      "_xla_capture_registrations", &NumRegistrations,
-      "Returns a number that changes with every registration of a target.");
+  module.def("_xla_capture_registrations", &NumRegistrations);
 }
 
 }  // namespace torch_xla_ext

@@ -33,18 +33,13 @@ void DefineRuntimeFixes(py::module_& module) {
         return !ReadByPendingValues(data, torch_xla::bridge::GetCurrentDevice())
                     .empty();
       },
-      py::arg("tensors"),
-      "Returns whether a pending value needs the data of any of these "
-      "tensors.");
+      py::arg("tensors"));
 
-  module.def(
-      "_xla_has_live_tensors",
-      [] {
-        return !torch_xla::XLAGraphExecutor::Get()
-                    ->GetLiveTensors(/*device=*/nullptr)
-                    .empty();
-      },
-      "Returns whether any XLA tensor exists.");
+  module.def("_xla_has_live_tensors", [] {
+    return !torch_xla::XLAGraphExecutor::Get()
+                ->GetLiveTensors(/*device=*/nullptr)
+                .empty();
+  });
 
   module.def("_xla_pause_computing_pending_values",
              &PauseComputingPendingValues);
@@ -56,9 +51,7 @@ void DefineRuntimeFixes(py::module_& module) {
   });
 
   module.def("_xla_seed_all_devices", &SeedAllDevices, py::arg("seed"),
-             py::call_guard<py::gil_scoped_release>(),
-             "Sets the random seed of each device: now, or when torch_xla "
-             "creates its client.");
+             py::call_guard<py::gil_scoped_release>());
 
   py::class_<ThreadTrace>(module, "_XlaThreadTrace")
       .def(py::init<>())

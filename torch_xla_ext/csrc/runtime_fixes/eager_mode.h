@@ -7,7 +7,6 @@
 #include <optional>
 #include <tuple>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "torch_xla_ext/csrc/upstream.h"

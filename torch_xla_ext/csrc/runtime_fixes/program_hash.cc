@@ -4,7 +4,6 @@
 #include <torch/csrc/lazy/core/hash.h>
 
 #include <cstdlib>
-#include <memory>
 #include <string>
 
 #include "torch_xla_ext/csrc/upstream.h"

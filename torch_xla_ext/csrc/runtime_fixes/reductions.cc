@@ -1,7 +1,6 @@
 #include "torch_xla_ext/csrc/runtime_fixes/reductions.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <unordered_map>

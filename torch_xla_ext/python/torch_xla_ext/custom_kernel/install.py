@@ -166,7 +166,7 @@ def _quantized_matmul_int8(
     in_block_size: int | None = None,
     vmem_limit_bytes: int | None = None,
 ) -> torch.Tensor:
-    """Compute flash attention; the last four arguments are for the TPU's kernel."""
+    """Multiply by an int8 matrix; the last four arguments are for the TPU's kernel."""
     return grouped_matmul.quantized_matmul_int8(
         x, w, scalar, zero_point, quant_block_size, quantize_activation
     )

@@ -49,7 +49,7 @@ def load(key: str) -> Compiled | None:
 
 
 def store(key: str, compiled: Compiled) -> None:
-    """Write a kernel's file atomically: another process sees all of it or nothing."""
+    """Write a kernel's file."""
     if (at := folder()) is None:
         return
     fields = {
@@ -57,15 +57,22 @@ def store(key: str, compiled: Compiled) -> None:
         "names": compiled.names,
         "log": compiled.log,
     }
-    temporary = None
     try:
-        at.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=at, prefix=".new-", delete=False) as file:
-            temporary = file.name
-            file.write(json.dumps(fields).encode() + b"\n" + compiled.module)
-        Path(temporary).replace(at / key)
+        write(at / key, json.dumps(fields).encode() + b"\n" + compiled.module)
     except OSError as error:
         _log.warning("the compiled kernel cannot be written to %s: %s", at, error)
-        if temporary is not None:
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file atomically: another process sees all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as file:
+        temporary = Path(file.name)
+        try:
+            file.write(content)
+            file.flush()
+            temporary.replace(path)
+        except OSError:
             with contextlib.suppress(OSError):
-                Path(temporary).unlink()
+                temporary.unlink()
+            raise

@@ -1,11 +1,9 @@
 """Choose the fastest of a kernel's configurations on this device, for given arrays."""
 
-import contextlib
 import json
 import logging
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -211,15 +209,7 @@ def _load(key: str, count: int) -> int | None:
 def _store(key: str, choice: Mapping[str, object]) -> None:
     if (folder := _folder()) is None:
         return
-    temporary = None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".new-", delete=False) as file:
-            temporary = file.name
-            json.dump(choice, file)
-        Path(temporary).replace(folder / key)
+        cache.write(folder / key, json.dumps(choice).encode())
     except OSError as error:
         _log.warning("the choice cannot be written to %s: %s", folder, error)
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
