@@ -1,12 +1,11 @@
-"""Operators of TransformerEngine's handlers, with handlers for the CPU in their place.
+"""Operators of TransformerEngine's handlers: their calls, which references compute on the CPU.
 
-tests/gpu/transformer_engine_test.py calls TransformerEngine's own.
+tests/gpu/transformer_engine_test.py runs the handlers.
 """
 
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,12 @@ from torch.nn import functional
 import torch_xla_ext
 from torch_xla_ext.launchers.packages import transformer_engine
 
-SOURCE = Path(__file__).with_name("transformer_engine_handlers.cc")
+SOURCE = """
+#include "xla/ffi/api/ffi.h"
+namespace ffi = xla::ffi;
+ffi::Error Run(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); }
+XLA_FFI_DEFINE_HANDLER_SYMBOL(Run_, Run, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
+"""
 # What transformer_engine_jax exports, as far as the operators need it.
 MODULE = """
 import ctypes
@@ -34,8 +38,8 @@ _library = ctypes.CDLL(str(Path(__file__).with_name("libhandlers.so")))
 
 def registrations():
     return {
-        "te_norm_forward_ffi": {"execute": _library.NormForward},
-        "te_gemm_v2_ffi": {"execute": _library.GemmV2},
+        "te_norm_forward_ffi": {"execute": _library.Run_},
+        "te_gemm_v2_ffi": {"execute": _library.Run_},
     }
 
 def get_norm_fwd_workspace_sizes(rows, width, *others):
@@ -52,8 +56,9 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     (folder / "transformer_engine" / "__init__.py").touch()
     (folder / "transformer_engine_jax.py").write_text(MODULE)
     include = torch_xla_ext.include_dir()
-    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-isystem", include, str(SOURCE)]
-    subprocess.run([*command, "-o", str(folder / "libhandlers.so")], check=True)
+    command = ["g++", "-std=c++17", "-shared", "-fPIC", "-isystem", include, "-x", "c++", "-"]
+    library = str(folder / "libhandlers.so")
+    subprocess.run([*command, "-o", library], input=SOURCE.encode(), check=True)
     with pytest.raises(ImportError, match="transformer_engine_jax, which is not installed"):
         torch_xla_ext.load_kernels("transformer_engine")
     with pytest.MonkeyPatch.context() as patch:
@@ -64,6 +69,62 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for _ in range(2):
             module = torch_xla_ext.load_kernels("transformer_engine")
             assert module.__name__ == "transformer_engine_jax"
+        for name in ("layernorm", "rmsnorm"):
+            torch_xla_ext.debug.register_reference(f"transformer_engine_{name}", normalized)
+        for name in ("gemm", "gemm_fp8"):
+            torch_xla_ext.debug.register_reference(f"transformer_engine_{name}", multiplied)
+        yield
+
+
+# The references check that the handlers receive what they received in calls on an H100.
+def normalized(
+    inputs: list[Tensor], outputs: object, attributes: dict[str, object]
+) -> list[Tensor]:
+    x, scale, amax, gamma, beta = inputs
+    is_layer_norm = attributes["norm_type"] == 0
+    assert (scale.item(), amax.item()) == (1, 0)
+    assert {**attributes, "norm_type": 0, "epsilon": 0.0} == {
+        "norm_type": 0,
+        "zero_centered_gamma": False,
+        "epsilon": 0.0,
+        "sm_margin": 0,
+        "scaling_mode": 1,
+        "quantize_layout": 0,
+        "output_amax_when_no_scaling": False,
+    }
+    mean = x.mean(1) * is_layer_norm
+    rsigma = ((x * x).mean(1) - mean * mean + attributes["epsilon"]).rsqrt()
+    out = (x - mean[:, None]) * rsigma[:, None] * gamma + beta * is_layer_norm
+    workspace = torch.empty(8 * len(x), dtype=torch.uint8, device=x.device)
+    return [out, scale, scale, scale, amax, mean if is_layer_norm else scale, rsigma, workspace]
+
+
+def multiplied(
+    inputs: list[Tensor], outputs: object, attributes: dict[str, object]
+) -> list[Tensor]:
+    lhs, lhs_scale, rhs, rhs_scale, bias, alpha, beta = inputs
+    is_fp8 = lhs.dtype == torch.float8_e4m3fn
+    assert (alpha.item(), beta.item()) == (1, 0)
+    assert attributes == {
+        "config": {
+            "scaling_mode": 3 if is_fp8 else 1,
+            "collective_op": 0,
+            "lhs_axis_boundary": 1,
+            "rhs_axis_boundary": 1,
+            "lhs_transposed": False,
+            "rhs_transposed": is_fp8,
+            "use_split_accumulator": True,
+        }
+    }
+    right = rhs.float().t() if is_fp8 else rhs.float()
+    out = (lhs.float() * lhs_scale @ (right * rhs_scale) + bias.float()).to(bias.dtype)
+    return [out, torch.empty((32 << 20) + 256, dtype=torch.uint8, device=lhs.device)]
+
+
+@pytest.fixture
+def computed() -> Iterator[None]:
+    names = [f"transformer_engine_{name}" for name in ("layernorm", "rmsnorm", "gemm", "gemm_fp8")]
+    with torch_xla_ext.debug.use_reference(*names):
         yield
 
 
@@ -74,6 +135,13 @@ def test_another_release(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
     assert "no operators: this TransformerEngine has no te_gemm_v2_ffi" in caplog.text
 
 
+def test_an_operand_is_written(device: torch.device) -> None:
+    x, row, one = (torch.ones(shape, device=device) for shape in ((2, 8), 8, 1))
+    results = torch.ops.transformer_engine.layernorm_forward(x, one, one, row, row, 1e-6)
+    assert "output_to_operand_aliasing={{4}: (" in torch_xla_ext.debug.hlo(results[0])
+
+
+@pytest.mark.usefixtures("computed")
 def test_norms(device: torch.device) -> None:
     x, gamma, beta = torch.randn(2, 3, 8) + 1, torch.randn(8), torch.randn(8)
     operators = torch.ops.transformer_engine
@@ -84,12 +152,13 @@ def test_norms(device: torch.device) -> None:
     torch.testing.assert_close(y.cpu(), functional.rms_norm(x, (8,), gamma, 1e-6))
     rows, one = x.reshape(6, 8), torch.ones(1)
     _, _, _, _, _, mu, rsigma = operators.layernorm_forward(
-        *(each.to(device) for each in (rows, one, one, gamma, beta)), 1e-6
+        *(each.to(device) for each in (rows, one, 0 * one, gamma, beta)), 1e-6
     )
     torch.testing.assert_close(mu.cpu(), rows.mean(1))
     torch.testing.assert_close(rsigma.cpu(), (rows.var(1, correction=0) + 1e-6).rsqrt())
 
 
+@pytest.mark.usefixtures("computed")
 def test_products(device: torch.device) -> None:
     a, b, bias = torch.randn(2, 3, 4).bfloat16(), torch.randn(4, 5).bfloat16(), torch.ones(5)
     operators = torch.ops.transformer_engine
