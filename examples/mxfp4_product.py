@@ -89,8 +89,6 @@ def dequantize(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 
 def reference(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    if weight.dtype != torch.uint8:  # PyTorch's float4_e2m1fn_x2 and float8_e8m0fnu
-        weight, scale = weight.view(torch.uint8), scale.view(torch.uint8)
     return (x.float() @ dequantize(weight, scale).t()).to(x.dtype)
 
 

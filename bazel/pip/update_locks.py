@@ -1,10 +1,11 @@
 """Write the lock files in bazel/pip/locks: every package by version and SHA-256.
 
-Run this by hand after a `.in` file has changed, with any Python that has pip 23.1 or newer:
+Run this by hand after a `.in` file has changed, with a Python that has pip 23.1 or newer, and the
+oldest Python of each lock (`python3.11`, `python3.12`) in PATH:
 
     python3 bazel/pip/update_locks.py [NAME ...]
 
-For `NAME.in`, pip resolves the requirements for the oldest supported Python; the resulting versions
+For `NAME.in`, pip resolves the requirements in the oldest supported Python; the resulting versions
 are then looked up for the other supported Pythons, and the hash of each file that one of them would
 install is written to `NAME.lock`. A requirement marked `# alone` is locked without its own
 requirements.
@@ -13,6 +14,7 @@ requirements.
 import argparse
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,13 +31,27 @@ BESIDE = dict.fromkeys(("huggingface", "huggingface5", "jax", "vllm"), "test_env
 FEWER_PYTHONS = {"torch_tpu": ("3.12",), **dict.fromkeys(("vllm", "vllm_cuda"), ("3.11", "3.12"))}
 
 
-def resolve(requirements: list[str], python: str, with_deps: bool) -> dict[str, tuple[str, str]]:
-    """Return {name: (version, sha256)} of the packages that pip would install for `python`."""
+def interpreter(python: str) -> str:
+    """Return the path of a Python of this version."""
+    if sys.version_info[:2] == tuple(map(int, python.split("."))):
+        return sys.executable
+    return shutil.which(f"python{python}") or sys.exit(f"python{python} is not in PATH")
+
+
+def resolve(
+    requirements: list[str], python: str, oldest: str, with_deps: bool
+) -> dict[str, tuple[str, str]]:
+    """Return {name: (version, sha256)} of the packages that pip would install for `python`.
+
+    pip runs in the oldest Python of the lock: whatever `--python-version` says, `pip install`
+    compares a package's Requires-Python and its requirements' markers with the Python that runs it.
+    """
     with tempfile.TemporaryDirectory() as tmp:
         report = Path(tmp, "report.json")
         subprocess.run(
             [
-                *(sys.executable, "-m", "pip", "install", "--quiet", "--dry-run"),
+                *(sys.executable, "-m", "pip", "--python", interpreter(oldest)),
+                *("install", "--quiet", "--dry-run"),
                 *("--ignore-installed", "--report", str(report), "--target", tmp),
                 *("--python-version", python, "--only-binary=:all:"),
                 *([] if with_deps else ["--no-deps"]),
@@ -71,9 +87,10 @@ def resolve_all(source: Path, python: str) -> dict[str, str]:
         constraints.writelines(f"{n}=={v}\n" for n, v in other.items() if n not in named)
         constraints.flush()
         with_deps = source.stem not in WITHOUT_DEPENDENCIES
-        resolved = resolve([*whole, "--constraint", constraints.name], python, with_deps)
+        whole += ["--constraint", constraints.name]
+        resolved = resolve(whole, python, python, with_deps)
     if alone:
-        resolved |= resolve(alone, python, with_deps=False)
+        resolved |= resolve(alone, python, python, with_deps=False)
     return {n: v for n, (v, _) in resolved.items() if n in named or n not in other}
 
 
@@ -84,7 +101,7 @@ def lock(source: Path) -> None:
     pins = sorted(f"{name}=={version}" for name, version in resolved.items())
     hashes = {pin: set[str]() for pin in pins}
     for python in pythons:
-        for name, (version, sha256) in resolve(pins, python, with_deps=False).items():
+        for name, (version, sha256) in resolve(pins, python, pythons[0], False).items():
             hashes[f"{name}=={version}"].add(sha256)
     text = f"# Made by update_locks.py from {source.name}; do not edit.\n"
     for pin in pins:

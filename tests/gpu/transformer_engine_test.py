@@ -7,13 +7,10 @@ from types import ModuleType
 
 import pytest
 import torch
-from torch import Tensor
 
 import torch_xla_ext
 
 ROWS, WIDTH = 300, 1024
-# The workspace that TransformerEngine gives cuBLAS on an H100, and 256 bytes to align it.
-CUBLAS_WORKSPACE = (32 << 20) + 256
 
 
 @pytest.fixture(scope="module")
@@ -44,45 +41,6 @@ def workspace(te: ModuleType, info: tuple[list[int], object]) -> tuple[list[int]
     raise AssertionError(f"a workspace of {type_}")
 
 
-def normalized(
-    te: ModuleType, kind: str, x: Tensor, gamma: Tensor, beta: Tensor, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """The result and the reciprocal of the standard deviations or root mean squares."""
-    norm, unscaled = getattr(te.NVTE_Norm_Type, kind), te.JAXX_Scaling_Mode.NO_SCALING
-    types = [dtype_in(te, t.dtype) for t in (x, gamma, x)]
-    rows, width = x.shape
-    (info,) = te.get_norm_fwd_workspace_sizes(
-        rows, width, *types, norm, unscaled, False, 1e-5, 0, True
-    )
-    one = [1], torch.float32
-    statistics = [rows], torch.float32
-    output, _, _, _, _, _, sigma, _ = torch_xla_ext.custom_call(
-        "te_norm_forward_ffi",
-        [t.to(device) for t in (x, torch.ones(1), torch.zeros(1), gamma, beta)],
-        [
-            (x.shape, x.dtype),
-            ([1], x.dtype),
-            one,
-            one,
-            one,
-            statistics if kind == "LayerNorm" else one,
-            statistics,
-            workspace(te, info),
-        ],
-        attributes={
-            "norm_type": norm.value,
-            "zero_centered_gamma": False,
-            "epsilon": 1e-5,
-            "sm_margin": 0,
-            "scaling_mode": unscaled.value,
-            "quantize_layout": te.JAXX_Quantize_Layout.ROWWISE.value,
-            "output_amax_when_no_scaling": False,
-        },
-        aliases={4: 2},
-    )
-    return output, sigma
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])
 def test_a_norm(te: ModuleType, kind: str, dtype: torch.dtype, device: torch.device) -> None:
@@ -96,60 +54,37 @@ def test_a_norm(te: ModuleType, kind: str, dtype: torch.dtype, device: torch.dev
     else:
         expected = torch.nn.functional.rms_norm(wide, (WIDTH,), gamma.float(), 1e-5)
         spread = wide.square().mean(1)
+    operands = [t.to(device) for t in (x, torch.ones(1), torch.zeros(1), gamma, beta)]
+    accuracy = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {}
     for _ in range(2):
-        output, sigma = normalized(te, kind, x, gamma, beta, device)
-        accuracy = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {}
+        forward = getattr(torch.ops.transformer_engine, f"{kind.lower()}_forward")
+        output, _, _, _, _, _, sigma = forward(*operands, 1e-5)
         torch.testing.assert_close(output.cpu(), expected.to(dtype), **accuracy)
         torch.testing.assert_close(sigma.cpu(), (spread + 1e-5).rsqrt(), rtol=1e-4, atol=1e-5)
-
-
-def product(
-    te: ModuleType,
-    lhs: Tensor,
-    rhs: Tensor,
-    bias: Tensor,
-    scales: tuple[float, float] | None,
-    device: torch.device,
-) -> Tensor:
-    """Returns ``lhs @ rhs + bias``, or with scales of the operands ``lhs @ rhs.T``."""
-    modes = te.JAXX_Scaling_Mode
-    mode = modes.NO_SCALING if scales is None else modes.CURRENT_TENSOR_SCALING
-    left, right = (torch.tensor([s]) for s in scales or (1.0, 1.0))
-    columns = rhs.shape[1] if scales is None else rhs.shape[0]
-    operands = lhs, left, rhs, right, bias, torch.ones(1), torch.zeros(1)
-    result, _ = torch_xla_ext.custom_call(
-        "te_gemm_v2_ffi",
-        [t.to(device) for t in operands],
-        [((lhs.shape[0], columns), bias.dtype), ((CUBLAS_WORKSPACE,), torch.uint8)],
-        attributes={
-            "config": {
-                "scaling_mode": mode.value,
-                "collective_op": te.JAXX_Collective_Op.NONE.value,
-                "lhs_axis_boundary": 1,
-                "rhs_axis_boundary": 1,
-                "lhs_transposed": False,
-                "rhs_transposed": scales is not None,
-                "use_split_accumulator": True,
-            }
-        },
-    )
-    return result
+    if kind == "LayerNorm":
+        output = torch.ops.transformer_engine.layernorm(operands[0], *operands[3:], 1e-5)
+    else:
+        output = torch.ops.transformer_engine.rmsnorm(operands[0], operands[3], 1e-5)
+    torch.testing.assert_close(output.cpu(), expected.to(dtype), **accuracy)
 
 
 def test_a_product(te: ModuleType, device: torch.device) -> None:
     """A product's attribute is a dictionary; its handlers have the stages prepare and execute."""
     lhs, rhs = torch.randn(ROWS, 256).bfloat16(), torch.randn(256, 512).bfloat16()
     bias = torch.randn(512).bfloat16()
-    result = product(te, lhs, rhs, bias, None, device)
-    expected = lhs.float() @ rhs.float() + bias.float()
-    torch.testing.assert_close(result.cpu().float(), expected, rtol=1e-2, atol=0.1)
+    product = lhs.float() @ rhs.float()
+    result = torch.ops.transformer_engine.gemm(lhs.to(device), rhs.to(device), bias.to(device))
+    torch.testing.assert_close(result.cpu().float(), product + bias, rtol=1e-2, atol=0.1)
+    result = torch.ops.transformer_engine.gemm(lhs.to(device), rhs.to(device))
+    torch.testing.assert_close(result.cpu().float(), product, rtol=1e-2, atol=0.1)
 
 
 def test_a_product_of_fp8(te: ModuleType, device: torch.device) -> None:
     lhs = (torch.randn(304, 256) * 8).to(torch.float8_e4m3fn)
     rhs = (torch.randn(512, 256) * 8).to(torch.float8_e4m3fn)
     bias = torch.randn(512).bfloat16()
-    result = product(te, lhs, rhs, bias, (0.125, 0.25), device)
+    operands = lhs, torch.tensor([0.125]), rhs, torch.tensor([0.25]), bias
+    result = torch.ops.transformer_engine.gemm_fp8(*(each.to(device) for each in operands))
     expected = lhs.float() * 0.125 @ (rhs.float() * 0.25).T + bias.float()
     torch.testing.assert_close(result.cpu().float(), expected, rtol=1e-2, atol=0.2)
 

@@ -370,3 +370,23 @@ except OSError as error:
 """
     assert "Run" in (output := run_script(code).stdout)
     assert "would be replaced by that of a library that was loaded with RTLD_GLOBAL" in output
+
+
+def test_a_signature_of_a_handler() -> None:
+    handlers = {"execute": ctypes.CDLL(str(LIBRARY)).TestEcho}
+
+    def register(signature: str, **options: object) -> None:
+        register_custom_call("Signed", handlers, platform="Host", signature=signature, **options)
+
+    with pytest.raises(ValueError, match="operand x must not be optional"):
+        register("(x?: F32[n]) -> (out: F32[n])", api="ffi")
+    with pytest.raises(ValueError, match=r"cannot be parsed"):
+        register("(x) -> out", api="ffi")
+    with pytest.raises(ValueError, match="parameter low must be one of"):
+        register("(x: F32[n]) -> (out: F32[n])", api="ffi", parameters="range: {low: u8}")
+    with pytest.raises(TypeError, match="signature requires api='ffi', but api is 'untyped'"):
+        register("(x: F32[n]) -> (out: F32[n])", api="untyped")
+    with pytest.raises(TypeError, match="the kernel has a signature of its own"):
+        register_custom_call(
+            "TestTimes2", TWIN, platform="Host", api="ffi", signature="(x: F32[n]) -> (out: F32[n])"
+        )

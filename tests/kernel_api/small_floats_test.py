@@ -131,10 +131,28 @@ def test_cuda_kernels(device: torch.device) -> None:
     x = torch.randn(4)
     expected = x * torch.exp2(BYTES.float() - 127)
     torch.testing.assert_close(kernel(x.to(device), BYTES.to(device))[0].cpu(), expected)
+    define_operator("small_floats_test::scaled(Tensor x, Tensor scale) -> Tensor", target=kernel)
+    # The reference receives bytes here, too.
+    result = torch.ops.small_floats_test.scaled(x, BYTES.view(torch.float8_e8m0fnu))
+    torch.testing.assert_close(result, expected)
     with pytest.raises(TypeError, match=r"parameter 0 .x.: the kernel's parameter is float const"):
         cuda_kernel(
             SCALED, "scaled", signature="(x: F8E8M0FNU[n], scale: F8E8M0FNU[n]) -> (out: F32[n])"
         ).check()
+
+
+def test_pairs_in_a_reference() -> None:
+    kernel = cuda_kernel(
+        "__global__ void f(const unsigned char* x, unsigned char* out) { out[0] = x[0]; }",
+        "f",
+        signature="(x: F4E2M1FNX2[n]) -> (out: U8[n])",
+        grid=1,
+        block=32,
+        reference=lambda x: x + 1,
+    )
+    define_operator("small_floats_test::pairs(Tensor x) -> Tensor", target=kernel)
+    given = BYTES.view(torch.float4_e2m1fn_x2)
+    assert torch.equal(torch.ops.small_floats_test.pairs(given), BYTES + 1)
 
 
 def integers(packed: torch.Tensor, signed: bool) -> torch.Tensor:

@@ -16,9 +16,8 @@ from torch.nn import functional
 from tvm_ffi_library import compiled
 
 import torch_xla_ext
-from torch_xla_ext.launchers.packages import flashinfer, transformer_engine, variants
+from torch_xla_ext.launchers.packages import flashinfer, variants
 from torch_xla_ext.launchers.packages.variants import System
-from torch_xla_ext.registry import registration
 
 TORCH = "".join(torch.__version__.split(".")[:2])
 CPU = "cpu-x86_64-linux"
@@ -261,28 +260,6 @@ def test_signatures_of_flashinfer(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert not words or set(words) == {
         each.name for each in (*schema.arguments, *schema.parameters)
     }
-
-
-def test_transformer_engine(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ImportError, match="transformer_engine_jax, which is not installed"):
-        torch_xla_ext.load_kernels("transformer_engine")
-    folder = tmp_path / "transformer_engine" / "wheel_lib"
-    folder.mkdir(parents=True)
-    (folder.parent / "__init__.py").touch()
-    (tmp_path / "transformer_engine_jax.py").write_text(
-        "def registrations():\n    return {'te_norm_forward_ffi': {'execute': 1}}\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ImportError, match=r"libtransformer_engine\.so: cannot open"):
-        transformer_engine.load()
-    (folder / "libtransformer_engine.so").symlink_to(library)
-    registered = []
-    monkeypatch.setattr(
-        registration, "register_custom_call", lambda *args, **options: registered.append(args)
-    )
-    module = torch_xla_ext.load_kernels("transformer_engine")
-    assert registered == [("te_norm_forward_ffi", {"execute": 1})]
-    assert module.__name__ == "transformer_engine_jax"
 
 
 H100 = System(torch=(2, 8), tvm_ffi=(0, 1), cuda=(12, 8), driver_cuda=(13, 0))

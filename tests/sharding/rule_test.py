@@ -118,3 +118,16 @@ def test_definition_in_place(rule: str, message: str) -> None:
             },
             sharding_rule=rule,
         )
+
+
+def test_a_result_in_place_must_be_returned() -> None:
+    with pytest.raises(
+        ValueError, match="value_cache is written in place, so its new value must be"
+    ):
+        define_operator(
+            "my_rules::put(Tensor key, Tensor value, Tensor slot_mapping, Tensor key_cache, "
+            "Tensor value_cache) -> Tensor",
+            target="XlaGpuKvCacheUpdate",
+            attributes=dict,
+            sharding_rule="_ k _, _ k _, _, _ _ k _, _ _ k _ -> _ _ k _",
+        )

@@ -87,6 +87,23 @@ def test_standard_headers() -> None:
     assert compiled(text, "f").types == ("long long*", "unsigned char", "unsigned long")
 
 
+@pytest.mark.parametrize(
+    ("name", "header"),
+    [
+        ("half", "cuda_fp16.h"),
+        ("__nv_bfloat16", "cuda_bf16.h"),
+        ("__nv_fp8_e8m0", "cuda_fp8.h"),
+        ("__nv_fp4x2_e2m1", "cuda_fp4.h"),
+    ],
+)
+def test_a_missing_include(name: str, header: str) -> None:
+    text = f"__global__ void f({name}* x) {{}}"
+    with pytest.raises(CompilationError, match=f"NVRTC .*: {name} needs #include <{header}>"):
+        compiled(text, "f")
+    type_ = {"half": "__half"}.get(name, name)
+    assert compiled(f"#include <{header}>\n{text}", "f").types == (f"{type_}*",)
+
+
 def test_the_error_has_the_compilers_text_and_the_line(tmp_path: Path) -> None:
     text = "__global__ void f(float* x) {\n  x[0] = y;\n}"
     with pytest.raises(CompilationError) as error:

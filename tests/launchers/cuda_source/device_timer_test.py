@@ -75,7 +75,7 @@ def test_left_out(gpu: FakeCuda, device: torch.device, caplog: pytest.LogCapture
 
 
 def test_a_kernel_that_fails(gpu: FakeCuda, device: torch.device, folder: Path) -> None:
-    text = r"it failed with BLOCK=1024, and .*cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDR"
+    text = r"it failed with BLOCK=1024, and .*cuEventRecord: CUDA_ERROR_ILLEGAL_ADDR"
     with pytest.raises(RuntimeError, match=text):
         block_of_a_call(device, 64, 1024, 128)
     assert gpu.is_clean()
@@ -85,10 +85,17 @@ def test_a_kernel_that_fails(gpu: FakeCuda, device: torch.device, folder: Path) 
 def test_too_little_memory(
     gpu: FakeCuda, device: torch.device, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gpu.free = 200  # for the operand, but not for the result, too
-    assert block_of_a_call(device, 5000, 32, 64) == 32  # the first that may be launched
-    assert "BLOCK=32, without timing any: the GPU has no 120 bytes free" in caplog.text
-    assert gpu.is_clean()
+    for free, text in (
+        (200, "120 bytes free for F32[30]"),
+        (1 << 20, "free for clearing its cache"),
+    ):
+        gpu.free = free  # for the operand, or for the result, too
+        assert block_of_a_call(device, 5000, 32, 64) == 32  # the first that may be launched
+        (record,) = (each for each in caplog.records if "without timing" in each.getMessage())
+        assert "BLOCK=32, without timing any: the GPU has no " in record.getMessage()
+        assert text in record.getMessage()
+        caplog.clear()
+        assert gpu.is_clean()
     assert not (folder / "tuned").exists()
 
 
@@ -107,27 +114,37 @@ def test_a_front_end_that_launches_nothing(
     assert gpu.is_clean()
 
 
-def test_a_graph_that_cannot_be_made(gpu: FakeCuda, device: torch.device) -> None:
-    gpu.fails = {"cuGraphInstantiateWithFlags": 1}
-    with pytest.raises(RuntimeError, match=r"none of its configurations .*cuGraphInstantiate"):
+def test_an_event_that_cannot_be_recorded(gpu: FakeCuda, device: torch.device) -> None:
+    gpu.fails = {"cuEventRecord": 1}
+    with pytest.raises(RuntimeError, match=r"none of its configurations .*cuEventRecord"):
         block_of_a_call(device, 32, 64)
     assert gpu.is_clean()
 
 
-def test_launches_rotate_through_the_copies(gpu: FakeCuda) -> None:
-    array, used = ArrayType((256,), torch.bfloat16), []
+@pytest.mark.parametrize("l2_size", [4 << 20, 200 << 20])
+def test_the_cache_is_cleared_before_each_launch(gpu: FakeCuda, l2_size: int) -> None:
+    array, used, gpu.l2_size = ArrayType((256,), torch.bfloat16), set[tuple[int, ...]](), l2_size
 
     def launch(operands: list[int], results: list[int], stream: int) -> None:
         assert results[0] == operands[0]
-        used.append((*operands, *results))
+        used.add((*operands, *results))
         gpu.launch(0.5)
 
     with device_timer.timer([array], [array, array], {0: 0}) as timer:
-        assert timer.milliseconds(launch) == 0.5
-    # Twice as much as the cache of 4096 bytes.
-    assert len(set(used)) == 6
-    assert used[1:7] == used[7:13]
+        assert timer.milliseconds(launch) == 0.5  # the memsets take longer
+        launches = gpu.called.count("cuMemsetD8Async")
+        assert gpu.called.count("cuEventRecord") == 2 * launches
+        # A launch that loads the module, three for the number of the others, and 10 ms of them.
+        assert launches == 1 + 3 + 20
+    assert len(used) == 1
     assert gpu.is_clean()
+
+
+def test_the_faster_half(gpu: FakeCuda) -> None:
+    times = iter([9.0, 0.6, 0.5, 0.7, *[0.5, 1.0] * 10])
+    with device_timer.timer([], [], {}) as timer:
+        assert timer.milliseconds(lambda *_: gpu.launch(next(times))) == 0.5
+    assert next(times, None) is None
 
 
 def test_operands_of_small_floats(gpu: FakeCuda) -> None:

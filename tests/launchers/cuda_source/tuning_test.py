@@ -65,7 +65,7 @@ class Device:
         self.arrays.append(arrays)
         yield self
 
-    def milliseconds(self, launch: device_timer.Launcher, repetitions: int = 10) -> float:
+    def milliseconds(self, launch: device_timer.Launcher) -> float:
         launch([16], [32], 7)
         return self.times[self.launched[-1].block[0]]
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/partitioning/partitioning.h"
+#include "torch_xla_ext/csrc/registry/text.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -94,15 +95,6 @@ std::vector<int64_t> RowMajorOrder(size_t rank) {
   return order;
 }
 
-std::string Join(const std::vector<std::string>& parts) {
-  std::string joined;
-  for (const std::string& part : parts) {
-    if (!joined.empty()) joined += ", ";
-    joined += part;
-  }
-  return joined;
-}
-
 std::string Aliases(const CustomCallConfig& config, bool is_tuple) {
   std::vector<std::string> aliases;
   for (const auto& [result, operand] : config.aliases) {
@@ -111,7 +103,7 @@ std::string Aliases(const CustomCallConfig& config, bool is_tuple) {
         (is_tuple ? std::to_string(result) : "") + "], operand_index = " +
         std::to_string(operand) + ", operand_tuple_indices = []>");
   }
-  return Join(aliases);
+  return Joined(aliases);
 }
 
 // The operation `%sI`, the sum of the results `part` of each group of devices.
@@ -122,7 +114,7 @@ std::string Sum(size_t i, const std::string& part, xla::PrimitiveType type,
   for (const auto& group : groups) {
     std::vector<std::string> row;
     for (const int64_t device : group) row.push_back(std::to_string(device));
-    rows.push_back("[" + Join(row) + "]");
+    rows.push_back("[" + Joined(row) + "]");
   }
   const std::string scalar = std::string("tensor<") + ElementType(type) + ">";
   std::ostringstream out;
@@ -130,7 +122,7 @@ std::string Sum(size_t i, const std::string& part, xla::PrimitiveType type,
       << "      ^bb0(%x: " << scalar << ", %y: " << scalar << "):\n"
       << "        %z = stablehlo.add %x, %y : " << scalar << "\n"
       << "        stablehlo.return %z : " << scalar << "\n    }) {"
-      << "replica_groups = dense<[" << Join(rows) << "]> : tensor<"
+      << "replica_groups = dense<[" << Joined(rows) << "]> : tensor<"
       << groups.size() << "x" << groups[0].size() << "xi64>, "
       << "channel_handle = #stablehlo.channel_handle<handle = " << i + 1
       << ", type = 1>, use_global_device_ids} : (" << tensor << ") -> "
@@ -168,8 +160,8 @@ std::string Attributes(const CustomCallConfig& config, const DeviceCall& call) {
                                  ? RowMajorOrder(call.results.shapes[i].size())
                                  : layout->second));
   }
-  out << ", operand_layouts = [" << Join(operands) << "], result_layouts = ["
-      << Join(results) << "]";
+  out << ", operand_layouts = [" << Joined(operands) << "], result_layouts = ["
+      << Joined(results) << "]";
   return out.str();
 }
 
@@ -197,24 +189,24 @@ std::string DeviceProgram(const CustomCallConfig& config,
       results[i] = "%s" + std::to_string(i);
     }
   }
-  const std::string all_types = Join(result_types);
+  const std::string all_types = Joined(result_types);
   results.resize(call.num_traced_results);
   result_types.resize(call.num_traced_results);
   // The results of the program have the structure of the traced call's.
   const bool is_tuple = call.num_traced_results != 1;
   const std::string type =
-      is_tuple ? "tuple<" + Join(result_types) + ">" : result_types[0];
+      is_tuple ? "tuple<" + Joined(result_types) + ">" : result_types[0];
   std::ostringstream out;
-  out << "module {\n  func.func @main(" << Join(parameters) << ") -> " << type
+  out << "module {\n  func.func @main(" << Joined(parameters) << ") -> " << type
       << " {\n    %r" << (num_results == 1 ? "" : ":")
       << (num_results == 1 ? "" : std::to_string(num_results))
       << " = stablehlo.custom_call @" << StringAttribute(config.target) << "("
-      << Join(operands) << ") {" << Attributes(config, call) << "} : ("
-      << Join(operand_types) << ") -> "
+      << Joined(operands) << ") {" << Attributes(config, call) << "} : ("
+      << Joined(operand_types) << ") -> "
       << (num_results == 1 ? all_types : "(" + all_types + ")") << "\n";
   out << sums;
   if (is_tuple) {
-    out << "    %t = stablehlo.tuple " << Join(results) << " : " << type
+    out << "    %t = stablehlo.tuple " << Joined(results) << " : " << type
         << "\n";
   }
   out << "    return " << (is_tuple ? "%t" : results[0]) << " : " << type

@@ -104,7 +104,16 @@ class KernelCall(OperatorCall):
         return {result: self.operands.index(arg) for result, arg in self.in_place.items()}
 
     def _partitioned(self, checked: Checked) -> sharding.PartitionedCall:
-        """Return the call in a program for several devices."""
+        """Return the call in a program for several devices.
+
+        Raises:
+            NotImplementedError: a result in place is not returned.
+        """
+        if hidden := [name for i, name in self.in_place.items() if i >= self._num_returned]:
+            raise NotImplementedError(
+                f"{self.name}: {hidden[0]} is written in place, but its new value is not returned; "
+                "return it, so that the call can be in a program for several devices"
+            )
         args = checked.args
         dtypes = {name: args[name].dtype for name in self.operands if args[name] is not None}
         values = {name: None if name in dtypes else value for name, value in args.items()}

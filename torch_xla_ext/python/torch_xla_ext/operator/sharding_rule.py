@@ -8,6 +8,10 @@ from xla_kernels.signature.schema import Argument
 def check(call: OperatorCall, rule: rules.Rule) -> None:
     """Raise ValueError if the rule does not fit."""
     count = len(call.operator._schema.returns)
+    if hidden := [name for result, name in call.in_place.items() if result >= count]:
+        raise ValueError(
+            f"sharding_rule: {hidden[0]} is written in place, so its new value must be returned"
+        )
     operands: list[tuple[str, Argument | None]] = [(name, None) for name in call.operands]
     results: list[tuple[str, Argument | None]] = [(str(i), None) for i in range(count)]
     if call.schema is not None:

@@ -13,6 +13,7 @@ from torch_xla_ext.registry import ffi_handlers
 from torch_xla_ext.registry.platforms import APIS, PLATFORMS, platform_of
 from xla_kernels import libraries
 from xla_kernels.kernel_symbols import ENTRIES, entry, schema_of, size_function
+from xla_kernels.signature import parse
 from xla_kernels.signature.schema import Schema
 
 _XLAC = torch_xla._XLAC
@@ -146,6 +147,8 @@ def register_custom_call(
     api: str | None = None,
     command_buffer_compatible: bool = False,
     sharding_rule: str | None = None,
+    signature: str | None = None,
+    parameters: str = "",
 ) -> None:
     """Register a function as the custom-call target `name`.
 
@@ -175,6 +178,11 @@ def register_custom_call(
         command_buffer_compatible: the FFI handler only enqueues work on its stream, so that CUDA
             graphs may capture it. A handler can also declare this itself, in its traits.
         sharding_rule: the default for custom_calls of the target that pass none.
+        signature: for an FFI handler of another library, its operands and results, as in kernel.h
+            but without the name: ``"(x: T[n, d]) -> (out: T[n, d]) where T: F16 | BF16"``. Calls
+            are checked against it, and it can be the target of an operator (`define_operator`).
+            It has no optional operands, which XLA's FFI does not know.
+        parameters: with `signature`, the handler's attributes, ``"eps: f64, window: i64"``.
 
     Raises:
         FileNotFoundError: the library does not exist.
@@ -188,6 +196,7 @@ def register_custom_call(
     """
     check_name("register_custom_call", name)
     several = isinstance(library, Mapping) or isinstance(symbol, Mapping)
+    schema = None if signature is None else _parsed(name, signature, parameters, api)
     if api is None:
         api = "ffi" if several or command_buffer_compatible else "untyped"
     check_choice("platform", platform, PLATFORMS)
@@ -222,8 +231,25 @@ def register_custom_call(
             version = APIS[api].registered_version
             _XLAC._xla_register_custom_call_target(name, function, platform, version)
 
-    add(Target(name, platform, api), register, library, brought)
+    if schema is not None and brought is not None:
+        raise TypeError(f"custom-call target {name!r}: the kernel has a signature of its own")
+    add(Target(name, platform, api), register, library, schema or brought)
     set_sharding_rule(name, sharding_rule)
+
+
+def _parsed(name: str, signature: str, parameters: str, api: str | None) -> Schema:
+    """Return the schema that the caller declares for an FFI handler."""
+    if api != "ffi":
+        raise TypeError(
+            f"custom-call target {name!r}: signature requires api='ffi', but api is {api!r}"
+        )
+    schema = parse.parse(name, signature, parameters, structs=True)
+    if optional := [operand.name for operand in schema.operands if operand.optional]:
+        raise ValueError(
+            f"custom-call target {name!r}: operand {optional[0]} must not be optional, because a "
+            "handler of XLA's FFI receives all its operands"
+        )
+    return schema
 
 
 def _functions_of_library(
@@ -280,7 +306,7 @@ def add(
         target = _current(*target)
         _libraries.setdefault(target, library)
         if schema is not None:
-            _schemas.setdefault(target, schema)
+            _schemas[target] = schema
 
 
 def set_sharding_rule(name: str, rule: str | None) -> None:

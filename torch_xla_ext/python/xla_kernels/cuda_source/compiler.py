@@ -172,11 +172,24 @@ def _with_lines(log: str, text: str, file: str) -> str:
     return log if shown in log else f"{log}\nline {number}: {shown}"
 
 
+# The headers of CUDA's types, by a pattern of the name.
+_HEADERS = {
+    r"(__)?half2?": "cuda_fp16.h",
+    r"__nv_bfloat162?": "cuda_bf16.h",
+    r"__nv_fp8\w*": "cuda_fp8.h",
+    r"__nv_fp4\w*": "cuda_fp4.h",
+}
+
+
 def _remedy(log: str, source: Source) -> str:
     if header := re.search(rf'{MISSING_HEADER} "([^"]+)"', log):
         if header[1] == "nv/target":  # which CUDA's own headers include
             return "CCCL's headers are missing: pip install nvidia-cuda-cccl-cu12, for CUDA 12"
         return f"pass the folder of {header[1]} in include_dirs"
+    if undefined := re.search(r'identifier "(\w+)" is undefined', log):
+        for pattern, header in _HEADERS.items():
+            if re.fullmatch(pattern, undefined[1]):
+                return f"{undefined[1]} needs #include <{header}>"
     if "__nv_name_map" in log:
         kernels = re.findall(r"__global__[^;{}]*?(\w+)\s*\([^()]*\)\s*[{;]", source.text)
         has = ", ".join(dict.fromkeys(kernels)) or "no __global__ function"

@@ -3,6 +3,8 @@
 import contextlib
 import ctypes
 import functools
+import itertools
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -17,12 +19,13 @@ Launcher = Callable[[Sequence[int], Sequence[int], int], None]
 _GPU = 0
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _L2_SIZE = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _BLOCK = 1 << 20  # bytes of random numbers, which are repeated to fill arrays
-_MOST_COPIES = 16
-_GRAPH_MS = 2.0  # the approximate time of all launches of a graph
-_MOST_LAUNCHES = 1000
+# The least number of bytes that are written to clear the L2 cache. On an H200 that takes 60
+# microseconds, in which the host enqueues the launch and the events around it.
+_LEAST_CLEARED = 256 << 20
+_SUM_MS = 10.0  # the approximate time of all launches of a measurement
+_LEAST_LAUNCHES, _MOST_LAUNCHES = 10, 100
 
 
 class NoMemoryError(RuntimeError):
@@ -41,39 +44,45 @@ def device_name() -> str:
 class Timer:
     """Times launches with the same arrays; made by `timer`.
 
-    The arrays are in memory of the timer; floats are random, other numbers are 0. Launches use
-    several copies in turn, so that operands are read from the device's memory, as in a program, and
-    not from its cache.
+    The arrays are in memory of the timer; floats are random, other numbers are 0. The GPU's L2
+    cache is cleared before each launch, as by Triton's do_bench, so that operands are read from the
+    device's memory.
     """
 
-    def __init__(self, stream: int, copies: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
+    def __init__(
+        self, stream: int, operands: Sequence[int], results: Sequence[int], cleared: tuple[int, int]
+    ) -> None:
+        """Make the events.
+
+        Args:
+            operands, results: the addresses of the arrays.
+            cleared: address and size of memory that is written to clear the cache.
+        """
         self._call = cuda.driver()
         self._stream = stream
-        self._copies = copies
-        self._events = [ctypes.c_void_p() for _ in range(2)]
-        for event in self._events:
+        self._arrays = (operands, results)
+        self._cleared = cleared
+        self._events = [(ctypes.c_void_p(), ctypes.c_void_p()) for _ in range(_MOST_LAUNCHES)]
+        for event in itertools.chain(*self._events):
             self._call("cuEventCreate", ctypes.byref(event), 0)
 
     def close(self) -> None:
-        for event in self._events:
+        for event in itertools.chain(*self._events):
             _try(self._call, "cuEventDestroy_v2", event)
 
-    def milliseconds(self, launch: Launcher, repetitions: int = 10) -> float:
-        """Return the shortest time of a launch, among many in a CUDA graph.
+    def milliseconds(self, launch: Launcher) -> float:
+        """Return the time of a launch: the mean of the faster half of many.
 
         Raises:
             LostContextError: the kernel fails when it runs, as with a wrong address.
             RuntimeError: the kernel cannot be launched.
         """
         try:
-            launch(*self._copies[0], self._stream)  # loads the module
-            self._synchronize()
-            count = len(self._copies)
-            with self._graph(launch, count) as graph:
-                least = min(self._elapsed(graph) for _ in range(3)) / count
-            count = max(count, min(_MOST_LAUNCHES, int(_GRAPH_MS / max(least, 1e-6))))
-            with self._graph(launch, count) as graph:
-                return min(self._elapsed(graph) for _ in range(repetitions)) / count
+            self._times(launch, 1)  # loads the module
+            about = min(self._times(launch, 3))
+            count = int(_SUM_MS / max(about, 1e-6))
+            count = max(_LEAST_LAUNCHES, min(count, _MOST_LAUNCHES))
+            return statistics.fmean(sorted(self._times(launch, count))[: count // 2])
         except RuntimeError as error:
             # After a kernel has failed, all further calls of the process for this GPU fail, too.
             try:
@@ -82,35 +91,20 @@ class Timer:
                 raise LostContextError(str(error)) from error
             raise
 
-    def _synchronize(self) -> None:
-        self._call("cuStreamSynchronize", ctypes.c_void_p(self._stream))
-
-    @contextlib.contextmanager
-    def _graph(self, launch: Launcher, count: int) -> Iterator[ctypes.c_void_p]:
+    def _times(self, launch: Launcher, count: int) -> list[float]:
+        """Return the milliseconds of each of several launches."""
         stream = ctypes.c_void_p(self._stream)
-        with contextlib.ExitStack() as cleanup:
-            graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
-            self._call("cuStreamBeginCapture_v2", stream, _RELAXED)
-            try:
-                for i in range(count):
-                    launch(*self._copies[i % len(self._copies)], self._stream)
-            except BaseException:
-                _try(self._call, "cuStreamEndCapture", stream, ctypes.byref(graph))
-                _try(self._call, "cuGraphDestroy", graph)
-                raise
-            self._call("cuStreamEndCapture", stream, ctypes.byref(graph))
-            cleanup.callback(self._call, "cuGraphDestroy", graph)
-            flags = ctypes.c_ulonglong()
-            self._call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, flags)
-            cleanup.callback(self._call, "cuGraphExecDestroy", executable)
-            yield executable
+        address, size = ctypes.c_uint64(self._cleared[0]), ctypes.c_size_t(self._cleared[1])
+        events = self._events[:count]
+        for begin, end in events:
+            self._call("cuMemsetD8Async", address, ctypes.c_ubyte(0), size, stream)
+            self._call("cuEventRecord", begin, stream)
+            launch(*self._arrays, self._stream)
+            self._call("cuEventRecord", end, stream)
+        self._call("cuStreamSynchronize", stream)
+        return [self._elapsed(begin, end) for begin, end in events]
 
-    def _elapsed(self, graph: ctypes.c_void_p) -> float:
-        stream, (begin, end) = ctypes.c_void_p(self._stream), self._events
-        self._call("cuEventRecord", begin, stream)
-        self._call("cuGraphLaunch", graph, stream)
-        self._call("cuEventRecord", end, stream)
-        self._synchronize()
+    def _elapsed(self, begin: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
         milliseconds = ctypes.c_float()
         self._call("cuEventElapsedTime", ctypes.byref(milliseconds), begin, end)
         return milliseconds.value
@@ -138,22 +132,20 @@ def timer(
         call("cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
         cleanup.callback(_try, call, "cuStreamDestroy_v2", stream)
 
-        def allocated(array: ArrayType) -> int:
-            address = _allocated(array)
+        def allocated(size: int, what: object) -> int:
+            address = _allocated(size, what)
             cleanup.callback(_try, call, "cuMemFree_v2", ctypes.c_uint64(address))
             return address
 
-        copies = []
-        for _ in range(_num_copies([*operands, *results])):
-            inputs = [allocated(each) for each in operands]
-            outputs = [
-                inputs[aliases[i]] if i in aliases else allocated(each)
-                for i, each in enumerate(results)
-            ]
-            for address, array in zip(inputs, operands, strict=True):
-                _fill(address, array)
-            copies.append((inputs, outputs))
-        made = Timer(stream.value, copies)
+        inputs = [allocated(_num_bytes(each), each) for each in operands]
+        outputs = [
+            inputs[aliases[i]] if i in aliases else allocated(_num_bytes(each), each)
+            for i, each in enumerate(results)
+        ]
+        for address, array in zip(inputs, operands, strict=True):
+            _fill(address, array)
+        size = max(_LEAST_CLEARED, 2 * cuda.attribute(_GPU, _L2_SIZE))
+        made = Timer(stream.value, inputs, outputs, (allocated(size, "clearing its cache"), size))
         cleanup.callback(made.close)
         yield made
 
@@ -164,27 +156,22 @@ def _try(function: Callable[..., object], *arguments: object) -> None:
         function(*arguments)
 
 
-def _num_copies(arrays: Sequence[ArrayType]) -> int:
-    """Return how many copies together exceed the cache, but fit into free memory."""
-    size = max(sum(array.size * array.dtype.itemsize for array in arrays), 1)
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    cuda.driver()("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-    wanted = -(-2 * cuda.attribute(_GPU, _L2_SIZE) // size)
-    return max(1, min(wanted, _MOST_COPIES, free.value // 2 // size))
+def _num_bytes(array: ArrayType) -> int:
+    return array.size * array.dtype.itemsize
 
 
-def _allocated(array: ArrayType) -> int:
-    size = max(array.size * array.dtype.itemsize, 1)
+def _allocated(size: int, what: object) -> int:
+    size = max(size, 1)
     try:
         return cuda.allocate(size)
     except DriverError as error:
         if error.code != _OUT_OF_MEMORY:
             raise
-        raise NoMemoryError(f"the GPU has no {size} bytes free for {array}") from error
+        raise NoMemoryError(f"the GPU has no {size} bytes free for {what}") from error
 
 
 def _fill(address: int, array: ArrayType) -> None:
-    size = array.size * array.dtype.itemsize
+    size = _num_bytes(array)
     if not array.dtype.is_floating_point or not size:
         return
     values = _random(array.dtype)[:size]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from xla_kernels import transforms
+from xla_kernels.signature.dtypes import PASSED_AS_BYTES, XLA_TYPES
 from xla_kernels.signature.schema import ArrayType
 
 Reference = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
@@ -30,7 +31,7 @@ def results(
             "cuda_kernel(…, reference=function)"
         )
     # Pass copies, so that the caller's tensors do not change, whatever the reference does.
-    copies = [each.clone() if isinstance(each, torch.Tensor) else each for each in args]
+    copies = [_copy(each) if isinstance(each, torch.Tensor) else each for each in args]
     with torch.no_grad():
         try:
             given = reference(*copies)
@@ -51,6 +52,12 @@ def results(
             f"kernel's results are {', '.join(map(str, types))}"
         )
     return returned
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy; one of bytes for a type that XLA's tensors do not have."""
+    is_bytes = XLA_TYPES.get(tensor.dtype, ("", 0))[0] in PASSED_AS_BYTES
+    return (tensor.view(torch.uint8) if is_bytes else tensor).clone()
 
 
 def call(

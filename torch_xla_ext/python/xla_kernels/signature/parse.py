@@ -2,15 +2,16 @@
 
 import itertools
 import re
+from collections.abc import Sequence
 
 from xla_kernels.signature.dtypes import TORCH_TYPES
-from xla_kernels.signature.schema import Argument, Schema, parse_parameters
+from xla_kernels.signature.schema import Argument, Parameter, Schema, parse_parameters
 
 _TYPES = ("bool", "i32", "i64", "f32", "f64", "str")
 _WHERE = re.compile(r"(\w+):(\w+(\|\w+)*|\d+\.\.\d*)|(\w+)%(\w+)==0")
 
 
-def parse(name: str, signature: str, parameters: str) -> Schema:
+def parse(name: str, signature: str, parameters: str, *, structs: bool = False) -> Schema:
     """Parse the signature and the parameters of a target.
 
     Args:
@@ -20,6 +21,7 @@ def parse(name: str, signature: str, parameters: str) -> Schema:
         parameters: ``"eps: f64, causal: bool"``: names and types of the other arguments: bool,
             i32, i64, f32, f64 and str, numbers perhaps with limits, ``"window: i64 in [1, 4096]"``,
             and arrays of numbers, ``"shifts: i64[]"``.
+        structs: whether a parameter may be a struct, ``"range: {low: i32, unit: str}"``.
 
     Raises:
         ValueError: `signature` or `parameters` cannot be parsed.
@@ -48,7 +50,7 @@ def parse(name: str, signature: str, parameters: str) -> Schema:
         if not _WHERE.fullmatch(condition):
             raise ValueError(f"{where}: {condition!r} is not a condition")
     _check_names(schema, where)
-    _check_parameters(schema, where)
+    _check_parameters(schema.parameters, where, structs)
     return schema
 
 
@@ -101,11 +103,13 @@ def _check_names(schema: Schema, where: str) -> None:
             raise ValueError(f"{where}: no operand or result is of dtype {min(unused - nested)}")
 
 
-def _check_parameters(schema: Schema, where: str) -> None:
-    for parameter in schema.parameters:
+def _check_parameters(parameters: Sequence[Parameter], where: str, structs: bool) -> None:
+    for parameter in parameters:
         if parameter.type == "dict":
-            raise ValueError(f"{where}: parameter {parameter.name} must not be a dict")
-        if parameter.element not in _TYPES or parameter.type in ("str[]", "bool[]"):
+            if not structs:
+                raise ValueError(f"{where}: parameter {parameter.name} must not be a dict")
+            _check_parameters(parameter.fields, where, structs)
+        elif parameter.element not in _TYPES or parameter.type in ("str[]", "bool[]"):
             raise ValueError(
                 f"{where}: parameter {parameter.name} must be one of {', '.join(_TYPES)}, or an "
                 f"array of numbers, as in i64[], but is {parameter.type}"

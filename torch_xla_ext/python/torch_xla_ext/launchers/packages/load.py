@@ -58,8 +58,9 @@ def load_kernels(
     - ``"flashinfer"``: operators ``torch.ops.flashinfer.<name>`` of FlashInfer's functions whose
       signatures are known here: norms, gated activations and rotary embeddings. FlashInfer compiles
       their library if it has none for the GPU.
-    - ``"transformer_engine"``: all handlers of transformer_engine_jax, for `custom_call`. The
-      caller passes the shapes of their results and workspaces.
+    - ``"transformer_engine"``: operators ``torch.ops.transformer_engine.layernorm``, ``rmsnorm``,
+      ``gemm`` and ``gemm_fp8``, and all handlers of transformer_engine_jax for `custom_call`, for
+      which the caller passes the shapes of results and workspaces.
 
     Args:
         source: the folder's path, or a package's name.
