@@ -248,6 +248,20 @@ def test_inverse_and_its_info(shape: tuple[int, ...]) -> None:
     check(lambda x: tuple(torch.linalg.inv_ex(x)), x, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("singular", ["zeros", "ones", "one of a batch"])
+def test_singular_matrices(singular: str) -> None:
+    """Upstream torch_xla returns large numbers or NaN, and an `info` of 0."""
+    x = {
+        "zeros": torch.zeros(3, 3),
+        "ones": torch.ones(3, 3),
+        "one of a batch": torch.stack([torch.eye(3), torch.zeros(3, 3)]),
+    }[singular]
+    check(lambda x: torch.linalg.inv_ex(x).info, x)
+    for function in (torch.linalg.inv, torch.inverse, torch.cholesky):
+        with pytest.raises(torch.linalg.LinAlgError):
+            function(x.to("xla"))
+
+
 @pytest.mark.parametrize("way", ["lazy", "captured", "openxla"])
 @pytest.mark.parametrize(
     "select",

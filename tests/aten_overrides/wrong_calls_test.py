@@ -250,6 +250,43 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
         "sizes: nll_loss of images": lambda: F.nll_loss(o(2, 3, 4, 4), i(1, 1)),
         "sizes: weights of classes": lambda: F.nll_loss(o(2, 3), i(0, 1), o(2)),
         "sizes: batch_norm": lambda: F.batch_norm(o(), o(), o()),
+        "sizes: bicubic": lambda: F.interpolate(o(1, 1, 2, 0), size=(2, 2), mode="bicubic"),
+        "sizes: bicubic to nothing": lambda: F.interpolate(
+            o(1, 1, 2, 2), size=(0, 2), mode="bicubic"
+        ),
+        "sizes: nearest-exact to nothing": lambda: F.interpolate(
+            o(1, 1, 2, 2), size=(2, 0), mode="nearest-exact"
+        ),
+        "sizes: nearest without channels": lambda: F.interpolate(o(2, 0, 4, 4), size=(2, 2)),
+        "sizes: nearest1d": lambda: F.interpolate(o(2, 3, 0), size=5),
+        "sizes: trilinear": lambda: F.interpolate(
+            o(1, 1, 2, 2, 2), size=(0, 2, 2), mode="trilinear"
+        ),
+        "sizes: trilinear without channels": lambda: F.interpolate(
+            o(2, 0, 2, 2, 2), size=(2, 2, 2), mode="trilinear"
+        ),
+        "sizes: grid_sample": lambda: F.grid_sample(
+            o(1, 1, 0, 4), o(1, 0, 3, 2), align_corners=False
+        ),
+        "sizes: native_group_norm's groups": lambda: torch.native_group_norm(
+            o(2, 3, 4), None, None, 2, 3, 4, 2, 1e-5
+        ),
+        "sizes: native_group_norm's batch": lambda: torch.native_group_norm(
+            o(2, 3, 4), None, None, 3, 3, 4, 1, 1e-5
+        ),
+        "sizes: native_group_norm's weight": lambda: torch.native_group_norm(
+            o(2, 3, 4), o(3, 1), None, 2, 3, 4, 1, 1e-5
+        ),
+        "sizes: legit statistics": lambda: torch.ops.aten._native_batch_norm_legit(
+            o(2, 3), None, None, o(2), o(2), True, 0.1, 1e-5
+        ),
+        "sizes: legit weight": lambda: torch.ops.aten._native_batch_norm_legit.no_stats(
+            o(2, 3), o(1), None, True, 0.1, 1e-5
+        ),
+        "sizes: no_training": lambda: torch.ops.aten._native_batch_norm_legit_no_training(
+            o(2, 3), None, None, o(4), o(4), 0.1, 1e-5
+        ),
+        "triangular_solve: integers": lambda: torch.triangular_solve(i(1)[None], i(1)[None]),
         "sizes: statistics": lambda: torch.native_batch_norm(
             o(2, 3), None, None, o(2), o(2), True, 0.1, 1e-5
         ),
@@ -264,7 +301,14 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
 
 
 # PyTorch's CPU reads memory that the tensors do not have.
-UNCHECKED_BY_PYTORCH = {"sizes: nll_loss", "sizes: statistics", "sizes: batch_norm"}
+UNCHECKED_BY_PYTORCH = {
+    "sizes: nll_loss",
+    "sizes: statistics",
+    "sizes: batch_norm",
+    "sizes: legit statistics",
+    "sizes: legit weight",
+    "sizes: no_training",
+}
 
 
 @pytest.mark.parametrize("name", calls("cpu"))

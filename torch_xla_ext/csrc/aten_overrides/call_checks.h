@@ -40,8 +40,7 @@ namespace torch_xla_ext::aten_overrides {
   CHECK(sigmoid_backward) CHECK(sigmoid) CHECK(sign) CHECK(silu_backward)      \
   CHECK(sin) CHECK(sinh) CHECK(softplus_backward) CHECK(softshrink_backward)   \
   CHECK(smooth_l1_loss) CHECK(sqrt) CHECK(tan) CHECK(tanh_backward)            \
-  CHECK(tanh) CHECK(threshold_backward) CHECK(triangular_solve) CHECK(tril)    \
-  CHECK(triu)
+  CHECK(tanh) CHECK(threshold_backward) CHECK(tril) CHECK(triu)
 
 // The same for operators with overloads: the meta function and the overload.
 #define TORCH_XLA_EXT_STRUCTURED_OVERLOADS(CHECK)                              \
@@ -117,6 +116,8 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(_embedding_bag_forward_only, CheckEmbeddingBag)
   TORCH_XLA_EXT_CHECK(_index_put_impl_, CheckIndexPut)
   TORCH_XLA_EXT_CHECK(_linalg_svd, CheckSvd)
+  TORCH_XLA_EXT_CHECK(_native_batch_norm_legit, CheckBatchNormOfStatistics)
+  TORCH_XLA_EXT_CHECK(_native_batch_norm_legit_no_stats, CheckBatchNormOfBatch)
   TORCH_XLA_EXT_CHECK(_to_copy, CheckToCopy)
   TORCH_XLA_EXT_CHECK(abs, CheckAbs)
   TORCH_XLA_EXT_CHECK(addmm, CheckAddedMatmul<&at::meta::addmm>)
@@ -219,6 +220,7 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(threshold, CheckThreshold)
   TORCH_XLA_EXT_CHECK(topk, CheckTopk)
   TORCH_XLA_EXT_CHECK(trace, CheckTrace)
+  TORCH_XLA_EXT_CHECK(triangular_solve, CheckTriangularSolve)
   TORCH_XLA_EXT_CHECK(unbind_copy_int, CheckUnbindCopy)
   TORCH_XLA_EXT_CHECK(uniform_, CheckUniform)
   TORCH_XLA_EXT_CHECK(upsample_bilinear2d, CheckUpsampled)

@@ -215,6 +215,13 @@ inline void CheckSvd(const at::Tensor& self) {
               "dimensions.");
 }
 
+inline void CheckTriangularSolve(const at::Tensor& self, const at::Tensor& a,
+                                 bool upper, bool transpose,
+                                 bool unitriangular) {
+  at::meta::triangular_solve(self, a, upper, transpose, unitriangular);
+  CheckFractions("triangular_solve", a);
+}
+
 inline void CheckCdist(const at::Tensor& x1, const at::Tensor& x2) {
   TORCH_CHECK(at::isFloatingType(x1.scalar_type()) &&
                   at::isFloatingType(x2.scalar_type()),
@@ -255,13 +262,36 @@ inline void CheckBatchNorm(const at::Tensor& input,
                            const std::optional<at::Tensor>& mean,
                            const std::optional<at::Tensor>& var) {
   CheckFractions("batch_norm", input);
-  for (const auto* const parameter : {&weight, &bias, &mean, &var}) {
-    CheckParameter("batch_norm", input, *parameter);
-    if (!*parameter || !(*parameter)->defined()) continue;
-    TORCH_CHECK((*parameter)->sizes() == at::IntArrayRef(input.size(1)),
+  const int64_t channels = input.size(1);
+  const auto check = [&](const std::optional<at::Tensor>& parameter,
+                         bool has_size) {
+    TORCH_CHECK(has_size,
                 "batch_norm: expected statistics and parameters of size ",
-                input.size(1), ", but got ", (*parameter)->sizes());
+                channels, ", but got ", parameter->sizes());
+    CheckParameter("batch_norm", input, parameter);
+  };
+  for (const auto* const parameter : {&weight, &bias}) {
+    if (!*parameter || !(*parameter)->defined()) continue;
+    check(*parameter, (*parameter)->numel() == channels);
   }
+  for (const auto* const statistics : {&mean, &var}) {
+    if (!*statistics || !(*statistics)->defined()) continue;
+    check(*statistics, (*statistics)->sizes() == at::IntArrayRef(channels));
+  }
+}
+
+inline void CheckBatchNormOfStatistics(const at::Tensor& input,
+                                       const std::optional<at::Tensor>& weight,
+                                       const std::optional<at::Tensor>& bias,
+                                       const at::Tensor& mean,
+                                       const at::Tensor& var) {
+  CheckBatchNorm(input, weight, bias, mean, var);
+}
+
+inline void CheckBatchNormOfBatch(const at::Tensor& input,
+                                  const std::optional<at::Tensor>& weight,
+                                  const std::optional<at::Tensor>& bias) {
+  CheckBatchNorm(input, weight, bias, std::nullopt, std::nullopt);
 }
 
 inline void CheckSort(const at::Tensor& self, int64_t dim) {

@@ -11,20 +11,12 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// The upstream kernel's info, which is always 0, has the matrices' shape. Its
-// inverses of complex matrices are wrong.
+// The upstream kernel never finds a singular matrix: it returned large numbers
+// and an info of 0. Its inverses of complex matrices are wrong. Other
+// factorizations run on the CPU, too.
 inline std::tuple<at::Tensor, at::Tensor> LinalgInvEx(const at::Tensor& self,
                                                       bool check_errors) {
-  if (self.is_complex()) {
-    return OnCpu<at::_ops::linalg_inv_ex>(self, check_errors);
-  }
-  std::tuple<at::Tensor, at::Tensor> result =
-      Upstream::linalg_inv_ex(self, check_errors);
-  if (!check_errors) {
-    const at::IntArrayRef batch = self.sizes().slice(0, self.dim() - 2);
-    std::get<1>(result) = at::zeros(batch, self.options().dtype(at::kInt));
-  }
-  return result;
+  return OnCpu<at::_ops::linalg_inv_ex>(self, check_errors);
 }
 
 // The upstream kernel does not return the factors that the gradient needs.
@@ -45,8 +37,11 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> LinalgSvd(
   return Upstream::_linalg_svd(self, full_matrices, compute_uv, driver);
 }
 
-// XLA cannot decompose matrices without elements.
+// XLA returns NaN instead of an error, keeps the imaginary parts of a diagonal,
+// and cannot decompose matrices without elements. PyTorch's CPU has no kernel
+// for 16-bit matrices.
 inline at::Tensor Cholesky(const at::Tensor& self, bool upper) {
+  if (!Has16Bits(self)) return OnCpu<at::_ops::cholesky>(self, upper);
   return self.numel() == 0 ? at::empty(self.sizes(), self.options())
                            : Upstream::cholesky(self, upper);
 }

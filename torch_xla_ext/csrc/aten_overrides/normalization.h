@@ -161,6 +161,27 @@ inline ThreeTensors NativeBatchNormLegitNoStats(
                          training, momentum, eps);
 }
 
+// PyTorch's composition reshapes whatever it gets.
+inline void CheckGroups(const at::Tensor& input,
+                        const std::optional<at::Tensor>& weight,
+                        const std::optional<at::Tensor>& bias, int64_t n,
+                        int64_t c, int64_t hxw, int64_t group) {
+  TORCH_CHECK(group > 0 && c % group == 0,
+              "group_norm: expected a number of channels that is divisible by "
+              "num_groups, but got ",
+              c, " and ", group);
+  TORCH_CHECK(input.numel() == n * c * hxw,
+              "group_norm: expected an input of N * C * HxW elements, but got "
+              "sizes ",
+              input.sizes(), " for N=", n, ", C=", c, ", HxW=", hxw);
+  for (const auto* const parameter : {&weight, &bias}) {
+    if (!IsGiven(*parameter)) continue;
+    TORCH_CHECK((*parameter)->sizes() == at::IntArrayRef(c),
+                "group_norm: expected parameters of size ", c, ", but got ",
+                (*parameter)->sizes());
+  }
+}
+
 // PyTorch's composition promotes 16-bit inputs to the dtype of float32
 // parameters, and rounds before it applies parameters of 16 bits.
 inline ThreeTensors NativeGroupNorm(const at::Tensor& input,
@@ -170,6 +191,7 @@ inline ThreeTensors NativeGroupNorm(const at::Tensor& input,
                                     int64_t group, double eps) {
   CheckFractions("group_norm", input);
   CheckParameters("group_norm", input, weight, bias);
+  CheckGroups(input, weight, bias, n, c, hxw, group);
   if (!Has16Bits(input)) {
     return at::native::math_group_norm(input, weight, bias, n, c, hxw, group,
                                        eps);

@@ -148,13 +148,13 @@ inline void CheckReflectionPad(const at::Tensor& self,
 
 inline void CheckUpsampled(const at::Tensor& self,
                            c10::SymIntArrayRef output_size) {
-  bool is_valid = true;
-  for (int64_t i = 0; i < static_cast<int64_t>(output_size.size()); ++i) {
-    is_valid &= output_size[i] > 0 && i < self.dim() && self.size(-1 - i) > 0;
-  }
-  TORCH_CHECK(is_valid,
-              "Input and output sizes should be greater than 0, but got "
-              "input ",
+  const int64_t rank = static_cast<int64_t>(output_size.size()) + 2;
+  bool is_valid = self.dim() == rank;
+  for (int64_t i = 1; i < self.dim(); ++i) is_valid &= self.size(i) > 0;
+  for (const c10::SymInt& size : output_size) is_valid &= size > 0;
+  TORCH_CHECK(is_valid, "Expected an input of ", rank,
+              " dimensions, of which only that of the batch may be empty, and "
+              "output sizes greater than 0, but got input ",
               self.sizes(), " output ", output_size);
 }
 

@@ -134,6 +134,7 @@ def _decomposed(
     decomposition = decomposition_table[operator]
 
     def kernel(*args: object, **options: object) -> object:
+        _check_sizes(operator, args)
         # The decomposition of a pool to an empty result divides by 0.
         is_pool_to_nothing = operator is _ADAPTIVE_POOL and min(args[1]) <= 0
         if is_pool_to_nothing or (only_for_gradients and not _needs_gradients(*args)):
@@ -160,6 +161,26 @@ def _check_dtypes(
         dtype = options.get("dtype")
         if isinstance(dtype, torch.dtype) and not dtype.is_floating_point:
             raise NotImplementedError(f"nansum: not implemented for {dtype} of {dtypes[0]}")
+
+
+def _check_sizes(operator: torch._ops.OpOverload, args: Sequence[object]) -> None:
+    """Refuse images without pixels or channels, as PyTorch's kernels do."""
+    name = operator.overloadpacket.__name__
+    if "upsample" in name:
+        image, size = args[0].shape, list(args[1])
+        rank = len(size) + 2
+        is_valid = len(image) == rank and 0 not in image[1:] and min(size) > 0
+    elif name == "grid_sampler_2d":
+        image, size, rank = args[0].shape, None, 4
+        is_valid = 0 not in image[2:]
+    else:
+        return
+    if not is_valid:
+        to = "" if size is None else f", to be resized to {size}"
+        raise RuntimeError(
+            f"{name}: expected an image of {rank} dimensions, of which only that of the batch may "
+            f"be empty, but got one of size {list(image)}{to}"
+        )
 
 
 def _needs_gradients(*args: object) -> bool:
