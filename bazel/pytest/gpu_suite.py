@@ -134,7 +134,7 @@ def pack(archive: Path, wheel: Path | None, build: bool) -> None:
 
 @dataclass
 class Results:
-    """Results of tests and files, read from one or several files of lines."""
+    """The results of tests and of test files, read from logs with one result on each line."""
 
     tests: dict[tuple[str, str], dict] = field(default_factory=dict)
     ended: dict[str, dict] = field(default_factory=dict)  # files with no tests left to run

@@ -75,8 +75,9 @@ class XlaGpuMla(AttentionImpl):
             query: [num_tokens, num_heads, nope + rope]; the last `rope` elements are rotated.
             latent: [num_tokens, latent_dim], normalized.
             rotated: [num_tokens, 1, rope], the part of the keys that is rotated.
-            kv_cache: [num_pages, page_size, 2, LATENT_DIM / 2], rows in two halves, as keys and
-                values of kv_pages_update; empty while the memory is measured.
+            kv_cache: [num_pages, page_size, 2, LATENT_DIM / 2]; a token's row holds `latent`, then
+                `rotated`, and is stored in two halves, as the keys and values of kv_pages_update.
+                Empty while the memory is measured.
             attn_metadata: the rows of the cache that the tokens are written to and attend to.
 
         Returns:

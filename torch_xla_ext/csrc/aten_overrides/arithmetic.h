@@ -75,9 +75,9 @@ inline at::Tensor HasOtherSign(const at::Tensor& rest,
                          at::ne(at::lt(divisor, 0), at::lt(rest, 0)));
 }
 
-// The upstream kernel rounds the rounded quotient: 3.0 // 0.3 is 10 there, but
-// 9 in PyTorch. This is c10::div_floor_floating, in which the remainder is
-// exact.
+// The upstream kernel floors the rounded quotient: in float32, 3.0 // 0.3 is 10
+// there, but 9 in PyTorch. This is c10::div_floor_floating, which uses the
+// exact remainder.
 inline at::Tensor FloorDivided(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor rest = at::fmod(a, b), ratio = at::div(a, b);
   const at::Tensor quotient = at::sub(

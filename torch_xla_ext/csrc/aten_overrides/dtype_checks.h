@@ -95,8 +95,8 @@ struct OfReals<kMeta, Result (*)(Args...)> {
   }
 };
 
-// `kMeta` for operators that PyTorch does not implement for booleans or complex
-// numbers.
+// Calls `kMeta`, after a check for operators that PyTorch does not implement
+// for booleans or complex numbers.
 template <auto kMeta, typename Function = decltype(kMeta)>
 struct OfNumbers;
 

@@ -40,7 +40,8 @@ inline at::Tensor OfOverlapping(const at::Tensor& base, const at::Tensor& view,
   const at::Tensor places = at::reshape(place, {-1});
   const at::Tensor after = at::reshape(view, {-1});
   const int64_t count = base.numel();
-  // Unchanged copies go to an element that is not there.
+  // Copies that were not written to go to an additional element, which is
+  // dropped.
   const at::Tensor target =
       at::where(IsChanged(at::index_select(flat, 0, places), after), places,
                 at::full({}, count, places.options()));

@@ -171,11 +171,12 @@ def check_sizes(rule: Rule, operands: Sequence[Shape | None], results: Sequence[
 def _factors(
     rule: Rule, arrays: Sequence[Array | None], tilings: Mapping[int, Tiling]
 ) -> tuple[dict[str, tuple[int, Index]], dict[int, str]]:
-    """Return how factors are divided, and why arrays must be resharded, by index.
+    """Return how each factor is divided, and the arrays that must be resharded, with the reasons.
 
     Args:
-        arrays: operands, then results.
-        tilings: the divided arrays' tilings by index; earlier ones take precedence.
+        arrays: operands, then results; both results and `tilings` use their indices here.
+        tilings: the tilings of the divided arrays. Of two that divide a factor differently, the
+            earlier one counts.
     """
     sizes = rule.sizes([array and array.shape for array in arrays[: len(rule.operands)]])
     declared = (*rule.operands, *rule.results)

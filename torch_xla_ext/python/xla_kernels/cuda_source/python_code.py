@@ -66,7 +66,7 @@ class PythonCode(abc.ABC):
 
     @abc.abstractmethod
     def words(self, type_: Type, argument: Argument) -> list[str]:
-        """Return the words that a launch passes for an argument (xla_kernels.launch)."""
+        """Return an argument's words in the launch's description (xla_kernels.launch)."""
 
     def declared(self) -> tuple[Parameter, ...]:
         return tuple(PythonParameter("any", name) for name in self.names)

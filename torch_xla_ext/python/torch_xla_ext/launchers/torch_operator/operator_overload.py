@@ -359,7 +359,7 @@ def _meta(value: object) -> object:
 
 
 def _number(value: object) -> tuple[torch.dtype, str] | None:
-    """Return a scalar tensor's part of a key."""
+    """Return what a tensor that stands for a number adds to the key of a cached call."""
     if type(value) in (torch.Tensor, torch.nn.Parameter) and _is_number(value):
         return value.dtype, repr(value.item())
     return None
