@@ -2,31 +2,12 @@
 
 import sys
 import threading
-from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch_xla
 from testing.scripts import run_script
-
-
-def run(work: Callable[[int], None], count: int) -> None:
-    """Runs work(0), work(1), … at the same time, and raises the first error."""
-    errors: list[BaseException] = []
-
-    def guarded(number: int) -> None:
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
-        assert not thread.is_alive(), "a thread hangs"
-    if errors:
-        raise errors[0]
+from testing.threads import run_in_threads
 
 
 def test_threads_that_sync(device: torch.device) -> None:
@@ -40,7 +21,7 @@ def test_threads_that_sync(device: torch.device) -> None:
             assert y.tolist() == [(number + 5) * 2 + step % 7] * 4
             assert x.tolist() == [number + 5] * 4
 
-    run(work, 3)
+    run_in_threads(*(partial(work, number) for number in range(3)))
 
 
 def test_one_of_several_threads_syncs(device: torch.device) -> None:
@@ -63,7 +44,7 @@ def test_one_of_several_threads_syncs(device: torch.device) -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)  # so that a thread is often stopped within an operation
     try:
-        run(work, 2)
+        run_in_threads(*(partial(work, number) for number in range(2)))
     finally:
         sys.setswitchinterval(interval)
 
@@ -90,7 +71,7 @@ def test_threads_that_train(device: torch.device) -> None:
             torch.tensor(train(device, number)), torch.tensor(expected[number])
         )
 
-    run(work, 2)
+    run_in_threads(*(partial(work, number) for number in range(2)))
 
 
 HAND_OVER = """

@@ -1,11 +1,11 @@
 """Threads that use what upstream keeps for the whole process: interpose/process_maps.cc."""
 
 import threading
-from collections.abc import Callable
 
 import torch
 import torch_xla
 from testing.scripts import run_script
+from testing.threads import run_in_threads
 
 # M_PERTURB overwrites freed memory, so that whoever reads it fails.
 TOKENS = """
@@ -44,26 +44,6 @@ def test_tokens_of_collective_operations() -> None:
     assert result.stdout.strip() == "[1.0, 1.0]"
 
 
-def run(*works: Callable[[], None]) -> None:
-    """Runs functions in one thread each, and raises the first error."""
-    errors: list[BaseException] = []
-
-    def guarded(work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
-        assert not thread.is_alive(), "a thread hangs"
-    if errors:
-        raise errors[0]
-
-
 def test_other_threads_operations_are_not_a_functions(device: torch.device) -> None:
     x = torch.ones(2, device=device)
     is_inside, may_leave = threading.Event(), threading.Event()
@@ -91,7 +71,7 @@ def test_other_threads_operations_are_not_a_functions(device: torch.device) -> N
         finally:
             may_leave.set()
 
-    run(call, other)
+    run_in_threads(call, other)
     assert sorted(results) == [[4.0, 4.0]] * 3
 
 
@@ -117,7 +97,7 @@ def test_operators_that_run_on_the_cpu_are_counted(device: torch.device) -> None
             barrier.wait(60)
             function(x)
 
-    run(*[work] * threads)
+    run_in_threads(*[work] * threads)
     for function in functions:
         name = function.__name__.replace("special_", "aten::special_")
         assert name in torch_xla._XLAC._get_executed_fallback_ops()
