@@ -68,9 +68,12 @@ __device__ inline HeadRows RowsOf(const DecodeArgs& args,
 }
 
 // The next sequence that has units. There must be one.
-template <int kUnit>
-__device__ inline Place NextPlace(const DecodeArgs& args, const Place& place) {
-  return PlaceOf<kUnit>(args, place.seq + 1, place.end);
+template <int kUnit, typename Args>
+__device__ inline Place NextPlace(const Args& args, Place place) {
+  do {
+    place = PlaceOf<kUnit>(args, place.seq + 1, place.end);
+  } while (place.begin == place.end);
+  return place;
 }
 
 template <typename Traits>
@@ -221,6 +224,26 @@ __device__ inline void AttendParts(const Args& args) {
   WaitForCopies<0>();
 }
 
+// Writes the rows of a ragged batch that no sequence has. All parts share them:
+// as units of the last parts, they would be written one after the other.
+__device__ inline void StoreOtherRows(const DecodeArgs& args, int head_dim) {
+  if (__builtin_expect(args.cu_q_lens == nullptr, true)) return;
+  const HeadBlock block = HeadBlockOf(args, blockIdx.x);
+  const int vectors = head_dim / 4;
+#pragma unroll 1
+  for (int seq = blockIdx.y; seq < args.num_seqs; seq += gridDim.y) {
+    if (HasOwnRow(args.cu_q_lens, args.num_seqs, args.num_live_seqs, seq)) {
+      continue;
+    }
+    const HeadRows rows = RowsOf(args, block, seq);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < rows.count * vectors; i += blockDim.x) {
+      Store(args, rows.IndexOf(i / vectors), rows.HeadOf(i / vectors),
+            i % vectors * 4, head_dim, PartialSum());
+    }
+  }
+}
+
 // Grid: [head blocks of all kv heads, parts]. Adjacent thread blocks read
 // adjacent heads of the same tokens.
 template <typename Traits, bool kExtras>
@@ -229,6 +252,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
 #ifdef __CUDA_ARCH__
   constexpr Kernel kKernel = kExtras ? Kernel::kAttend : Kernel::kAttendPlain;
   if constexpr (IsCompiled<Traits>(kKernel, __CUDA_ARCH__)) {
+    StoreOtherRows(args, Traits::kHeadDim);
     AttendParts<Traits, kExtras>(args);
     SetZeros(args);
   }

@@ -64,7 +64,8 @@ struct DecodeArgs {
   float* lse;                   // [num_seqs, num_heads] or null
 
   // For a ragged batch, else null: row s of the query belongs to sequence s if
-  // HasOwnRow is true; otherwise it is treated as the row of an empty sequence.
+  // HasOwnRow is true; otherwise the row is set to the result of an empty
+  // sequence.
   const int32_t* cu_q_lens;
   const int32_t* num_live_seqs;
   // Whether the kernel after ClusterKernel, which waits for ClusterKernel's
@@ -137,7 +138,7 @@ struct Units {
   int context;  // tokens
   int first;
   int end;  // more than `first` even for an empty context, so that zeros are
-            // written
+            // written; `first` for a sequence without a row
 
   __device__ int Count() const { return end - first; }
 };
@@ -153,15 +154,15 @@ template <int kUnit>
 __device__ inline Units UnitsOf(const DecodeArgs& args, int seq) {
   Units units;
   units.context = min(max(args.context_lens[seq], 0), args.max_tokens);
+  bool has_row = true;
   // Marked as unlikely, so that the compiler moves this code out of the way of
   // other calls.
   if (__builtin_expect(args.cu_q_lens != nullptr, false)) {
-    const bool has_row =
-        HasOwnRow(args.cu_q_lens, args.num_seqs, args.num_live_seqs, seq);
+    has_row = HasOwnRow(args.cu_q_lens, args.num_seqs, args.num_live_seqs, seq);
     units.context = has_row ? units.context : 0;
   }
   units.first = max(units.context - args.sliding_window, 0) / kUnit;
-  units.end = max((units.context + kUnit - 1) / kUnit, units.first + 1);
+  units.end = max((units.context + kUnit - 1) / kUnit, units.first + has_row);
   return units;
 }
 

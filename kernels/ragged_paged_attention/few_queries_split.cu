@@ -16,7 +16,6 @@ namespace {
 using paged_attention::AttendTraits;
 using paged_attention::DecodeArgs;
 using paged_attention::HeadBlock;
-using paged_attention::Place;
 using paged_attention::Units;
 
 constexpr int kHeadDim = kSm90HeadDim;
@@ -41,14 +40,6 @@ __device__ inline Units UnitsOf(const TokenArgs& args, int seq) {
   const Sequence sequence = LoadIfLive(args, seq);
   const int units = max(CeilDivide(sequence.kv_len, kUnit), 1);
   return {sequence.kv_len, 0, sequence.q_len > 0 ? units : 0};
-}
-
-template <int kUnit>
-__device__ inline Place NextPlace(const TokenArgs& args, Place place) {
-  do {
-    place = paged_attention::PlaceOf<kUnit>(args, place.seq + 1, place.end);
-  } while (place.begin == place.end);
-  return place;
 }
 
 __device__ inline bool Refuses(const TokenArgs& args, int first, int last) {
