@@ -1,6 +1,7 @@
 // Interposes on PjRtComputationClient::Compile: reductions are changed to
-// PyTorch's (runtime_fixes/reductions.h), and on the CPU, compilation fails
-// before too many programs crash the process (runtime_fixes/memory_mappings.h).
+// PyTorch's (runtime_fixes/reductions.h), products get the precision that is
+// set (runtime_fixes/precision.h), and on the CPU, compilation fails before too
+// many programs crash the process (runtime_fixes/memory_mappings.h).
 // Programs can be compiled later (runtime_fixes/lowered.h), those that gather a
 // value are compiled once (runtime_fixes/gather_programs.h), and those whose
 // results are not what aliases expect are compiled without these
@@ -21,6 +22,7 @@
 #include "torch_xla_ext/csrc/runtime_fixes/gather_programs.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lowered.h"
 #include "torch_xla_ext/csrc/runtime_fixes/memory_mappings.h"
+#include "torch_xla_ext/csrc/runtime_fixes/precision.h"
 #include "torch_xla_ext/csrc/runtime_fixes/reductions.h"
 #include "torch_xla_ext/csrc/runtime_fixes/replicated_aliases.h"
 
@@ -118,6 +120,9 @@ Computations Compile(void* client, CompileInstances* instances) {
   }
   const auto corrected = CorrectReductions(serialized);
   if (corrected) program->ParseFromString(*corrected);
+  const auto precise = SetPrecision(corrected ? *corrected : serialized,
+                                    torch_xla::XlaHelpers::mat_mul_precision());
+  if (precise) program->ParseFromString(*precise);
   try {
     return upstream(client, instances);
   } catch (const std::exception&) {

@@ -35,8 +35,8 @@ constexpr uint32_t kName = 1, kOpcode = 2, kShape = 3, kMetadata = 7,
                    kCustomCallTarget = 28, kDotDimensionNumbers = 30, kId = 35,
                    kOperandIds = 36, kCalledComputationIds = 38, kSharding = 40,
                    kBackendConfig = 43, kFeatureGroupCount = 50,
-                   kBatchGroupCount = 58, kComparisonDirection = 63,
-                   kCustomCallApiVersion = 77;
+                   kPrecisionConfig = 51, kBatchGroupCount = 58,
+                   kComparisonDirection = 63, kCustomCallApiVersion = 77;
 }
 namespace convolution {
 constexpr uint32_t kKernelInputFeature = 3, kKernelOutputFeature = 4,
@@ -45,6 +45,9 @@ constexpr uint32_t kKernelInputFeature = 3, kKernelOutputFeature = 4,
 namespace dot {
 constexpr uint32_t kLeftContracting = 1, kRightContracting = 2, kLeftBatch = 3,
                    kRightBatch = 4;
+}
+namespace precision_config {
+constexpr uint32_t kOperandPrecision = 1, kAlgorithm = 2;
 }
 namespace window {
 constexpr uint32_t kDimensions = 1, kSize = 1, kStride = 2;  // per dimension
