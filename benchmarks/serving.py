@@ -7,7 +7,7 @@
 
 A load is SEQSxPROMPT+NEW: that many sequences, all at once, with that many prompt and new tokens;
 with one new token, the time is that of the prompts. Each is run twice: the first time with eight
-new tokens, which is not measured. Prompts are random and never repeat.
+new tokens, which is not measured. Prompts are random and never repeat, but for --shared-tokens.
 
 The engine is vLLM on this wheel if PJRT_DEVICE is set, and vLLM for CUDA if it is not. It runs in
 this process. Weights are random; both engines draw them on the device, or, with tensor parallelism,
@@ -221,13 +221,17 @@ def make_engine(args: argparse.Namespace) -> tuple[vllm.LLM, dict[str, Any]]:
     return llm, start
 
 
-def run_load(llm: vllm.LLM, load: str, vocabulary: int) -> dict[str, Any]:
+def run_load(llm: vllm.LLM, load: str, vocabulary: int, num_shared: int) -> dict[str, Any]:
     seqs, rest = load.split("x")
     length, new = map(int, rest.split("+"))
+    shared = prompt(vocabulary, min(num_shared, length), "shared")
 
     def run(new: int, turn: str) -> tuple[float, list[list[int]]]:
         seeds = [f"{load} {turn} {i}" for i in range(int(seqs))]
-        prompts = [{"prompt_token_ids": prompt(vocabulary, length, seed)} for seed in seeds]
+        prompts = [
+            {"prompt_token_ids": shared + prompt(vocabulary, length - len(shared), seed)}
+            for seed in seeds
+        ]
         params = vllm.SamplingParams(
             temperature=0, max_tokens=new, ignore_eos=True, detokenize=False
         )
@@ -267,13 +271,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--loads", default=LOADS, help="default: %(default)s")
+    parser.add_argument(
+        "--shared-tokens", type=int, default=0, help="that all prompts of a load begin with"
+    )
     add_arguments(parser)
     args = parser.parse_args()
     report = reporter(args.json)
     llm, start = make_engine(args)
     report(start)
     for load in args.loads.split(","):
-        report(run_load(llm, load, SHAPES[args.shape]["vocab_size"]))
+        report(run_load(llm, load, SHAPES[args.shape]["vocab_size"], args.shared_tokens))
     if ON_XLA:
         compiled = (metrics.metric_data("CompileTime") or (0, 0))[0]
         report({"programs_after_the_start": compiled - start["programs"]})
