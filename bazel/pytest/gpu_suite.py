@@ -42,16 +42,32 @@ import runner
 ROOT = Path(__file__).resolve().parents[2]
 EXPLAINED = ROOT / "tests/gpu/explained.toml"
 LIBRARIES = "test_binaries"  # the archive's folder of compiled libraries
-# Tests of the build and of the repository's files, which need no GPU, and tests of other projects.
+# Tests of the build and of the repository's files; of other projects; and of kernels that g++
+# compiles for the CPU, whose counterparts are in tests/gpu.
 NOT_ON_A_GPU = (
     "tests/bazel/*",
     "tests/bazelw_test.py",
     "tests/ci/*",
+    "tests/csrc/custom_call/direct_call_test.py",
+    "tests/csrc/registry/stateful_handlers_test.py",
+    "tests/csrc/runtime_fixes/lost_process_test.py",
     "tests/docs/site_test.py",
     "tests/integrations/torch_tpu/*",
+    "tests/kernel_api/custom_call_test.py",
+    "tests/kernel_api/debug_test.py",
+    "tests/kernel_api/layouts_test.py",
+    "tests/kernel_api/one_result_test.py",
+    "tests/kernel_api/registration_test.py",
+    "tests/kernel_api/signature_test.py",
+    "tests/kernel_api/small_floats_test.py",
+    "tests/kernel_api/wrong_calls_test.py",
+    "tests/launchers/packages_test.py",
     "tests/layers_test.py",
     "tests/lint_test.py",
     "tests/patches/*",
+    "tests/plugin/runtime_test.py",
+    "tests/users/own_operator_test.py",
+    "tests/users/stored_programs_test.py",
     "tests/wheel/*",
 )
 FINAL = ("passed", "failed", "skipped")

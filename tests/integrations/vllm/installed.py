@@ -4,6 +4,7 @@ BUILD imports this module once for all files of a target: a process that imports
 eight seconds. Nothing in here may use a device or start a thread, for the tests are forked.
 """
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -20,10 +21,11 @@ def _install(project: Path, target: Path) -> None:
         subprocess.run([*pip, *options, copy], check=True)
 
 
-_target = Path(tempfile.mkdtemp(), "site")
-_install(Path("integrations/vllm").absolute(), _target)
-sys.path.insert(0, str(_target))
-os.environ["PYTHONPATH"] = os.pathsep.join([str(_target), os.environ["PYTHONPATH"]])
+if importlib.util.find_spec("vllm_xla_gpu") is None:  # a GPU machine may have it, but not pip
+    _target = Path(tempfile.mkdtemp(), "site")
+    _install(Path("integrations/vllm").absolute(), _target)
+    sys.path.insert(0, str(_target))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_target), os.environ["PYTHONPATH"]])
 # The engine runs in this process, where compilations can be counted; vLLM reports no usage.
 os.environ |= {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
