@@ -262,9 +262,13 @@ FIXES = (
     ),
     _torch_xla(
         "mark_sharding",
-        reason="mark_sharding fails for a tensor that has another sharding, or no value yet",
+        reason="mark_sharding fails for a tensor that has another sharding, or no value yet, and "
+        "clear_sharding for one that has no value yet",
         test="tests/users/sharded_programs_test.py",
-        replaces={"_XLAC:_xla_mark_sharding": "late_sharding:mark_sharding"},
+        replaces={
+            "_XLAC:_xla_mark_sharding": "late_sharding:mark_sharding",
+            "_XLAC:_xla_clear_sharding": "late_sharding:clear_sharding",
+        },
     ),
     _torch_xla(
         "exported_programs",

@@ -31,7 +31,8 @@ def mark_sharding(original: Callable[..., XLAShardedTensor]) -> Callable[..., XL
             partition_spec = even_spec(original.__name__, t.shape, mesh, partition_spec)
         return original(t, mesh, partition_spec)
 
-    return mark
+    # Dynamo would compile how NumPy arranges the mesh's devices, and log the errors of that.
+    return torch._disable_dynamo(mark)
 
 
 def xla_spec(original: Callable[..., object]) -> Callable[..., object]:
