@@ -61,6 +61,15 @@ FIXES = (
         },
     ),
     _torch(
+        "fx_tracing",
+        reason="a thread cannot call a compiled function while another thread compiles one",
+        test="tests/users/compiled_programs_test.py",
+        replaces={
+            "torch.fx._symbolic_trace:Tracer.trace": "fx_tracing:trace",
+            "torch.fx._symbolic_trace:is_fx_tracing": "fx_tracing:is_fx_tracing",
+        },
+    ),
+    _torch(
         "module_parameters",
         reason="moving a module replaces its parameters, so that tied weights become separate",
         test="tests/users/moved_modules_test.py",
