@@ -12,7 +12,7 @@ from torch import fx
 
 
 class _Depth(threading.local):
-    """How many traces this thread is in."""
+    """Counts the traces that this thread is in."""
 
     value = 0
 

@@ -24,15 +24,16 @@ _warned: set[tuple[object, ...]] = set()
 
 def mark_sharding(original: Callable[..., XLAShardedTensor]) -> Callable[..., XLAShardedTensor]:
     """Replace mark_sharding, annotate_custom_sharding."""
+    # Dynamo would compile how NumPy arranges the mesh's devices, and log the errors of that.
+    outside_of_graphs = torch._disable_dynamo(original)
 
     @functools.wraps(original)
     def mark(t: Tensor, mesh: Mesh, partition_spec: Spec) -> XLAShardedTensor:
         if len(t.shape) == len(partition_spec):  # else the original raises an error
             partition_spec = even_spec(original.__name__, t.shape, mesh, partition_spec)
-        return original(t, mesh, partition_spec)
+        return outside_of_graphs(t, mesh, partition_spec)
 
-    # Dynamo would compile how NumPy arranges the mesh's devices, and log the errors of that.
-    return torch._disable_dynamo(mark)
+    return mark
 
 
 def xla_spec(original: Callable[..., object]) -> Callable[..., object]:
