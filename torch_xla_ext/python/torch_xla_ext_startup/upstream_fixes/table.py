@@ -270,6 +270,22 @@ FIXES = (
         everywhere=True,
     ),
     _torch_xla(
+        "thread_collectives",
+        reason="collectives of threads with a CPU device each wait until XLA aborts the process",
+        test="tests/users/threads_test.py",
+        replaces={
+            f"torch_xla.core.xla_model:{name}": "thread_collectives:refuse"
+            for name in (
+                "all_gather",
+                "all_reduce",
+                "all_to_all",
+                "collective_permute",
+                "reduce_scatter",
+            )
+        },
+        everywhere=True,
+    ),
+    _torch_xla(
         "mark_sharding",
         reason="mark_sharding fails for a tensor that has another sharding, or no value yet, and "
         "clear_sharding for one that has no value yet",
