@@ -49,6 +49,13 @@ def test_text_of_the_warning(mesh: xs.Mesh) -> None:
         xs.mark_sharding(torch.randn(8, 3).to("xla"), mesh, ("x", None))
 
 
+@pytest.mark.parametrize("axis", ["y", 1])
+def test_an_unknown_axis(mesh: xs.Mesh, axis: str | int) -> None:
+    text = rf"dimension 0 of a tensor of \[8, 4\] .* axis {axis!r}, .* its axes are \[0, 'x'\]"
+    with pytest.raises(ValueError, match=text):
+        xs.mark_sharding(torch.randn(8, 4).to("xla"), mesh, (axis, None))
+
+
 def grad(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     x = x.requires_grad_()
     return torch.autograd.grad(function(x).sum(), x)[0]

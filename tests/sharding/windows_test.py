@@ -77,6 +77,21 @@ def test_gradients_of_pools(
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_gradients_of_two_pools(spec: tuple, mesh: xs.Mesh) -> None:
+    """The gradient of the average is divided, and so the one of the maximum was."""
+    x = torch.randn(4, 2, 8, 8)
+
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        largest, mean = functional.max_pool2d(x, 3, 1, 1), functional.avg_pool2d(x, 3, 1, 1)
+        (largest.sin().sum() + mean.sin().sum()).backward()
+        return x.grad.cpu()
+
+    expected = gradient(x.clone().requires_grad_())
+    found = gradient(marked(x, mesh, spec).requires_grad_())
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 def test_both_operands_are_divided(dim: int, mesh: xs.Mesh) -> None:
     x, weight = torch.randn(1, 1, 4, 8), torch.randn(1, 1, 2, 4)

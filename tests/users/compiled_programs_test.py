@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla
+from testing.threads import run_in_threads
 from torch import nn
 from torch.nn import functional
 from torch_xla.experimental.scan import scan
@@ -132,3 +133,20 @@ def training_step(module: torch.nn.Module) -> Callable[[torch.Tensor], torch.Ten
         return loss.detach()
 
     return step
+
+
+def test_a_call_while_another_thread_compiles(device: torch.device) -> None:
+    """torch.fx takes all threads to be in the trace of one."""
+    x = torch.ones(3, device=device)
+    compiled = torch.compile(lambda x: x + 1, backend="openxla")
+    compiled(x)
+    during: list[list[float]] = []
+
+    class Tracer(torch.fx.Tracer):
+        def create_arg(self, a: object) -> torch.fx.node.Argument:
+            if not during:
+                run_in_threads(lambda: during.append(compiled(x).tolist()))
+            return super().create_arg(a)
+
+    Tracer().trace(lambda x: x * 2)
+    assert during == [[2.0] * 3]

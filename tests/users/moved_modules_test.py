@@ -1,5 +1,7 @@
 """Modules that move to an XLA device, and back, keep their parameter objects, as with CUDA."""
 
+import io
+
 import pytest
 import torch
 import torch_xla
@@ -130,3 +132,14 @@ def test_hooks_of_parameters_move_with_them(keeps_reference: bool) -> None:
     assert calls == ["gradient", "accumulated"]
     assert layer.weight.grad.tolist() == [[3.0, 3.0]]
     del graph
+
+
+def test_a_loaded_script_module(device: torch.device) -> None:
+    """Its parameters are plain tensors: "assert isinstance(param, Parameter)"."""
+    file, x = io.BytesIO(), torch.randn(2, 3)
+    layers = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).eval()
+    torch.jit.save(torch.jit.trace(layers, (x,)), file)
+    file.seek(0)
+    loaded = torch.jit.load(file).to(device)
+    torch.testing.assert_close(loaded(x.to(device)).cpu(), layers(x))
+    torch.testing.assert_close(loaded.to("cpu")(x), layers(x))

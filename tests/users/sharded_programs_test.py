@@ -76,6 +76,40 @@ def test_marked_again(mesh: xs.Mesh, first: tuple, second: tuple, is_computed: b
     assert torch.equal(before.cpu(), values + 1)
 
 
+def test_clear_of_a_pending_tensor(mesh: xs.Mesh) -> None:
+    """XLA refused the program: "Sharding instruction must have a sharding attribute"."""
+    values = torch.arange(64.0).view(8, 8)
+    tensor = values.to("xla") + 1
+    xs.mark_sharding(tensor, mesh, ("x", None))
+    before = tensor * 2
+    xs.clear_sharding(tensor)
+    after = tensor * 3
+    torch_xla.sync()
+    assert torch.equal(before.cpu(), (values + 1) * 2)
+    assert torch.equal(after.cpu(), (values + 1) * 3)
+
+
+def test_marks_in_a_compiled_function(mesh: xs.Mesh, capfd: pytest.CaptureFixture) -> None:
+    """XLA has chosen the shardings of the values that the function marks."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        columns, rows = x * 2, x.cos()
+        if x.device.type == "xla":
+            xs.mark_sharding(columns, mesh, (None, "x"))
+            xs.mark_sharding(rows, mesh, ("x", None))
+        return columns + 1, columns @ rows
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="openxla")
+    for _ in range(3):
+        x = torch.randn(8, 8)
+        on_devices = x.to("xla")
+        xs.mark_sharding(on_devices, mesh, ("x", None))
+        for found, expected in zip(compiled(on_devices), function(x), strict=True):
+            torch.testing.assert_close(found.cpu(), expected)
+    assert "Backend compiler exception" not in capfd.readouterr().err
+
+
 def test_mark_of_a_tensor_on_the_host(mesh: xs.Mesh) -> None:
     with pytest.raises(RuntimeError, match=r"shape \[4, 4\] is on cpu: move it") as error:
         xs.mark_sharding(torch.ones(4, 4), mesh, ("x", None))

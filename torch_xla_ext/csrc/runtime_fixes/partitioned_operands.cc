@@ -93,8 +93,10 @@ class PartitionedOperands {
       shapes_.emplace(one.Number(instruction::kId),
                       one.Bytes(instruction::kShape));
       if (IsOfInterest(one)) {
+        following_.clear();
         Correct(&one);
         instructions_.push_back(one.Serialize());
+        if (!following_.empty()) instructions_.push_back(following_);
       } else {
         instructions_.emplace_back(inner);
       }
@@ -220,22 +222,33 @@ class PartitionedOperands {
     operands[0] = WholeBut(operands[0], others);
     operands[1] = WholeBut(operands[1], others);
     one->SetNumbers(instruction::kOperandIds, operands);
+    // Otherwise its users could divide the result, and with it the operands.
+    const uint64_t id = one->Number(instruction::kId);
+    one->SetNumber(instruction::kId, ++last_id_);
+    following_ = SerializedWhole(id, last_id_, shapes_.at(id), others);
   }
 
   // The operand, replicated except in these dimensions, whose sharding XLA
   // decides.
   uint64_t WholeBut(uint64_t operand, std::vector<uint64_t> dimensions) {
+    is_changed_ = true;
+    const uint64_t id = ++last_id_;
+    instructions_.push_back(SerializedWhole(id, operand, shapes_.at(operand),
+                                            std::move(dimensions)));
+    return id;
+  }
+
+  static std::string SerializedWhole(uint64_t id, uint64_t operand,
+                                     const std::string& shape,
+                                     std::vector<uint64_t> dimensions) {
     std::sort(dimensions.begin(), dimensions.end());
     std::string numbers;
     for (const uint64_t dimension : dimensions) {
       numbers += (numbers.empty() ? "" : ",") + std::to_string(dimension);
     }
-    is_changed_ = true;
-    const uint64_t id = ++last_id_;
-    instructions_.push_back(SerializedShardingCall(
-        id, operand, shapes_.at(operand), "",
-        numbers.empty() ? "" : "unspecified_dims=[" + numbers + "]"));
-    return id;
+    return SerializedShardingCall(
+        id, operand, shape, "",
+        numbers.empty() ? "" : "unspecified_dims=[" + numbers + "]");
   }
 
   // Adds an instruction to the computation that is being changed, and returns
@@ -265,6 +278,7 @@ class PartitionedOperands {
   // These describe the computation that is being changed.
   std::unordered_map<uint64_t, std::string> shapes_;
   std::vector<std::string> instructions_;
+  std::string following_;  // what takes the place of the corrected instruction
 };
 
 }  // namespace

@@ -36,7 +36,7 @@ namespace torch_xla_ext {
 //
 // Select-and-scatters (gradients of max pooling), if windows overlap: the
 // partitioner omits the contributions of one device's windows to another's
-// values.
+// values. The result becomes whole, too.
 std::optional<std::string> CorrectPartitionedOperands(
     const std::string& module);
 

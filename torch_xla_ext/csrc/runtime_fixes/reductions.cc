@@ -14,6 +14,7 @@
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
 #include "torch_xla_ext/csrc/runtime_fixes/partitioned_operands.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
+#include "torch_xla_ext/csrc/runtime_fixes/shared_windows.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -394,8 +395,9 @@ class Corrections {
 
 std::optional<std::string> CorrectReductions(const std::string& module) {
   std::optional<std::string> corrected = Corrections(module).Run();
-  for (const auto correct : {CorrectPartitionedOperands, GatherWeights,
-                             OrderGradients, CorrectConversions}) {
+  for (const auto correct :
+       {CorrectPartitionedOperands, SeparateWindows, GatherWeights,
+        OrderGradients, CorrectConversions}) {
     std::optional<std::string> further =
         correct(corrected ? *corrected : module);
     if (further) corrected = std::move(further);

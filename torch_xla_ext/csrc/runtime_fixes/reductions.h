@@ -29,7 +29,8 @@ namespace torch_xla_ext {
 //
 // In a program with shardings, operands of scatters, convolutions and gradients
 // of pooling are replaced by ones that XLA's partitioner can divide
-// (partitioned_operands.h). In all programs, dtype conversions are corrected
+// (partitioned_operands.h), and so are operands of pads and pools
+// (shared_windows.h). In all programs, dtype conversions are corrected
 // (conversions.h).
 std::optional<std::string> CorrectReductions(const std::string& module);
 

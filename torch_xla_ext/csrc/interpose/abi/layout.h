@@ -60,6 +60,9 @@ inline constexpr size_t kIsClonedOffset = 152;
 inline constexpr size_t kXlaNodeSize = 616;
 inline constexpr size_t kXlaNodeShapeOffset = 224;
 inline constexpr size_t kXlaNodeShardingsOffset = 592;
+// In DynamicShapeDetector, which begins with a std::unordered_map.
+inline constexpr size_t kCurrentSessionOffset = 56;
+inline constexpr size_t kTrieBuilderOffset = 64;
 
 }  // namespace torch_xla_ext::layout
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -60,6 +61,10 @@ static_assert(sizeof(xla::spmd::SPMDCollectiveOpsCreator) ==
 static_assert(sizeof(xla::spmd::PartitionedHlo::PartitioningState) ==
               kPartitioningStateSize);
 static_assert(sizeof(xla::spmd::PartitionedHlo) == kPartitionedHloSize);
+
+// As large with values of any type.
+static_assert(sizeof(std::unordered_map<std::string, xla::Shape>) ==
+              kCurrentSessionOffset);
 
 // The element storage of InlinedVector is tested by the HLO of a call with
 // aliases (tests/csrc/custom_call/goldens).

@@ -3,7 +3,8 @@
 PyTorch moves a module from CPU to CUDA by replacing its parameters' data. XLA tensors have a
 different implementation, so PyTorch gives the module new parameters instead. Then tied weights
 become separate weights, and an existing optimizer updates parameters that no module uses any more.
-Here the parameters stay the same objects.
+Here the parameters stay the same objects. A module of torch.jit.load, whose parameters are plain
+tensors, fails an assertion of PyTorch's; here they become parameters first.
 """
 
 import contextlib
@@ -40,6 +41,10 @@ def apply(original: Callable[..., Module]) -> Callable[..., Module]:
     def apply(
         self: Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
     ) -> Module:
+        if isinstance(self, torch.jit.ScriptModule):
+            for name, tensor in self._parameters.items():
+                if tensor is not None and not isinstance(tensor, Parameter):
+                    self._parameters[name] = Parameter(tensor, tensor.requires_grad)
         before = dict(self._parameters)
         _move.depth += 1
         try:

@@ -61,6 +61,15 @@ FIXES = (
         },
     ),
     _torch(
+        "fx_tracing",
+        reason="a thread cannot call a compiled function while another thread compiles one",
+        test="tests/users/compiled_programs_test.py",
+        replaces={
+            "torch.fx._symbolic_trace:Tracer.trace": "fx_tracing:trace",
+            "torch.fx._symbolic_trace:is_fx_tracing": "fx_tracing:is_fx_tracing",
+        },
+    ),
+    _torch(
         "module_parameters",
         reason="moving a module replaces its parameters, so that tied weights become separate",
         test="tests/users/moved_modules_test.py",
@@ -261,10 +270,30 @@ FIXES = (
         everywhere=True,
     ),
     _torch_xla(
+        "thread_collectives",
+        reason="collectives of threads with a CPU device each wait until XLA aborts the process",
+        test="tests/users/threads_test.py",
+        replaces={
+            f"torch_xla.core.xla_model:{name}": "thread_collectives:refuse"
+            for name in (
+                "all_gather",
+                "all_reduce",
+                "all_to_all",
+                "collective_permute",
+                "reduce_scatter",
+            )
+        },
+        everywhere=True,
+    ),
+    _torch_xla(
         "mark_sharding",
-        reason="mark_sharding fails for a tensor that has another sharding, or no value yet",
+        reason="mark_sharding fails for a tensor that has another sharding, or no value yet, and "
+        "clear_sharding for one that has no value yet",
         test="tests/users/sharded_programs_test.py",
-        replaces={"_XLAC:_xla_mark_sharding": "late_sharding:mark_sharding"},
+        replaces={
+            "_XLAC:_xla_mark_sharding": "late_sharding:mark_sharding",
+            "_XLAC:_xla_clear_sharding": "late_sharding:clear_sharding",
+        },
     ),
     _torch_xla(
         "exported_programs",

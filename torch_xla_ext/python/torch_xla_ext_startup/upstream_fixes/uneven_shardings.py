@@ -24,12 +24,14 @@ _warned: set[tuple[object, ...]] = set()
 
 def mark_sharding(original: Callable[..., XLAShardedTensor]) -> Callable[..., XLAShardedTensor]:
     """Replace mark_sharding, annotate_custom_sharding."""
+    # Dynamo would compile how NumPy arranges the mesh's devices, and log the errors of that.
+    outside_of_graphs = torch._disable_dynamo(original)
 
     @functools.wraps(original)
     def mark(t: Tensor, mesh: Mesh, partition_spec: Spec) -> XLAShardedTensor:
         if len(t.shape) == len(partition_spec):  # else the original raises an error
             partition_spec = even_spec(original.__name__, t.shape, mesh, partition_spec)
-        return original(t, mesh, partition_spec)
+        return outside_of_graphs(t, mesh, partition_spec)
 
     return mark
 
@@ -70,15 +72,19 @@ def parameter_spec(original: Callable[..., Spec]) -> Callable[..., Spec]:
 
 def uneven_dimensions(shape: Sequence[int], mesh: Mesh, spec: Spec) -> list[tuple[int, int, int]]:
     """Return the dimensions that the mesh does not divide, with sizes and numbers of parts."""
-    by_name = mesh.shape()
+    sizes = dict(enumerate(mesh.mesh_shape)) | mesh.shape()
     found = []
     for dim, (size, axes) in enumerate(zip(shape, spec, strict=True)):
-        parts = [
-            by_name[axis] if isinstance(axis, str) else mesh.mesh_shape[axis]
-            for axis in (axes if isinstance(axes, tuple) else (axes,))
-            if axis is not None
+        named = [
+            axis for axis in (axes if isinstance(axes, tuple) else (axes,)) if axis is not None
         ]
-        count = math.prod(parts)
+        for axis in named:
+            if axis not in sizes:
+                raise ValueError(
+                    f"dimension {dim} of a tensor of {list(shape)} is to be divided along the axis "
+                    f"{axis!r}, which the mesh does not have; its axes are {list(sizes)}"
+                )
+        count = math.prod(sizes[axis] for axis in named)
         if size % count:
             found.append((dim, int(size), count))
     return found
