@@ -12,15 +12,12 @@
 #include <vector>
 
 #include "xla/ffi/api/c_api.h"
-#include "xla/ffi/api/c_api_internal.h"
 #include "xla/ffi/api/ffi.h"
 
 struct XLA_FFI_Error {
   std::string text;
 };
-struct XLA_FFI_ExecutionContext {
-  void* user_data;
-};
+struct XLA_FFI_ExecutionContext {};
 
 namespace {
 
@@ -101,23 +98,13 @@ XLA_FFI_Error* GetStateOfVersion3(XLA_FFI_State_Get_Args* args) {
   return nullptr;
 }
 
-XLA_FFI_Error* GetUserData(XLA_FFI_ExecutionContext_Get_Args* args) {
-  args->data = args->ctx->user_data;
-  return nullptr;
-}
-
 XLA_FFI_Api MakeApi(int minor_version) {
-  static XLA_FFI_InternalApi internal = {};
-  internal.XLA_FFI_INTERNAL_ExecutionContext_Get =
-      [](XLA_FFI_ExecutionContext* ctx) { return ctx->user_data; };
   XLA_FFI_Api api = {};
   api.struct_size = XLA_FFI_Api_STRUCT_SIZE;
   api.api_version.minor_version = minor_version;
-  api.internal_api = &internal;
   api.XLA_FFI_Error_Create = CreateError;
   api.XLA_FFI_Error_GetMessage = GetMessage;
   api.XLA_FFI_Error_Destroy = DestroyError;
-  api.XLA_FFI_ExecutionContext_Get = GetUserData;
   api.XLA_FFI_State_Set = minor_version == 1 ? SetState
                           : minor_version == 2
                               ? SetStateOfNewerVersion<SetArgsOfVersion2>
