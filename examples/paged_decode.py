@@ -9,8 +9,7 @@ decode step. The same model in plain PyTorch on the CPU, with a dense cache, rea
 Its logits must be close, and its tokens the same wherever the best choice is clear.
 
 A decode step is captured: traced and compiled once, then replayed without its Python code. With
---way=lazy it is traced each time; with --way=openxla it runs under torch.compile. At the end all
-three are timed.
+--way=lazy it is traced each time; with --way=openxla it runs under torch.compile.
 
 With --tensor-parallel=N the model runs on N devices. Each has 1/N of the weights and of the caches:
 some of the heads and some of the MLP's columns. mark_sharding shards them, and the rest follows
@@ -36,8 +35,6 @@ from torch_xla.debug import metrics
 from torch_xla.distributed import spmd
 
 import torch_xla_ext
-
-WAYS = ("captured", "openxla", "lazy")
 
 # attend(layer, q [..., heads, head_dim], k [..., kv_heads, head_dim], v) stores k and v in the
 # cache and returns the attention's result, of q's shape.
@@ -121,7 +118,6 @@ class Devices:
                 sys.exit(f"--tensor-parallel={count}, but there are {found} devices")
             self.mesh = spmd.Mesh(np.arange(count), (count,), ("model",))
         self.device = torch_xla.device()
-        self.placed: list[torch.Tensor] = []
 
     def place(self, tensor: torch.Tensor, dim: int | None = None) -> torch.Tensor:
         """Move a tensor to the devices, sharded along a dimension, or replicated."""
@@ -133,7 +129,6 @@ class Devices:
     def mark(self, tensor: torch.Tensor, dim: int | None) -> None:
         spec = ["model" if i == dim else None for i in range(tensor.dim())]
         spmd.mark_sharding(tensor, self.mesh, tuple(spec))
-        self.placed.append(tensor)
 
     def place_model(self, model: Llama) -> Llama:
         """Shard a model as Megatron-LM (arxiv.org/abs/1909.08053): two all-reduces a layer."""
@@ -144,34 +139,18 @@ class Devices:
                 self.mark(parameter, dims.get(name.split(".")[-2]))
         return model
 
-    def report(self) -> None:
-        """Print the shards and replicas of each device."""
-        whole = sum(tensor.nbytes for tensor in self.placed)
-        for number in range(self.mesh.size() if self.mesh else 0):
-            own = 0
-            for tensor in self.placed:
-                shards = torch_xla._XLAC._get_local_shard_replica_and_indices([tensor])[0]
-                _, where = shards[number]
-                part = where if where is ... else tuple(where)
-                own += torch.empty_like(tensor, device="meta")[part].nbytes
-            print(
-                f"device {number}: {own / 1e6:.3f} MB of weights and caches, "
-                f"{100 * own / whole:.1f}% of {whole / 1e6:.3f} MB"
-            )
-
 
 class PagedEngine:
     """Sequences in a paged cache on the XLA device.
 
-    With "ragged", keys and values are interleaved in kv pages, and one operator reads them for
-    prompts and for decoding. With "paged", they are in two caches; the operator that reads those
-    takes one query a sequence, and prompts attend to themselves in plain PyTorch.
+    Keys and values are interleaved in kv pages, and one operator reads them for prompts and for
+    decoding.
     """
 
     def __init__(self, model: Llama, args: argparse.Namespace) -> None:
         devices = Devices(args.tensor_parallel)
         self.device, place = devices.device, devices.place
-        self.model, self.attention = devices.place_model(model), args.attention
+        self.model, self.way = devices.place_model(model), args.way
         self.dtype, self.scale = getattr(torch, args.dtype), args.head_dim**-0.5
         self.page_size, self.max_tokens = args.page_size, args.prompts * args.longest
         pages_per_seq = -(-(args.longest + args.new_tokens) // args.page_size)
@@ -179,40 +158,26 @@ class PagedEngine:
         # In a server, a scheduler assigns pages as sequences grow; here they are shuffled once.
         pages = torch.randperm(num_pages, dtype=torch.int32)
         self.tables = place(pages.view(args.prompts, pages_per_seq))
-        ragged = args.attention == "ragged"
-        heads = (1 + ragged) * args.kv_heads
+        shape = num_pages, args.page_size, 2 * args.kv_heads, args.head_dim
         self.caches = [
-            [
-                place(
-                    torch.zeros(num_pages, args.page_size, heads, args.head_dim, dtype=self.dtype),
-                    dim=2,
-                )
-                for _ in range(2 - ragged)
-            ]
-            for _ in range(args.layers)
+            place(torch.zeros(shape, dtype=self.dtype), dim=2) for _ in range(args.layers)
         ]
         self.one_query = place(torch.arange(args.prompts + 1, dtype=torch.int32))
         self.num_seqs = place(torch.tensor([args.prompts], dtype=torch.int32))
         # The next step's input. Steps write into these tensors.
         self.tokens = place(torch.zeros(args.prompts, dtype=torch.int32))
         self.lengths = place(torch.zeros(args.prompts, dtype=torch.int32))
-        self.use(args.way)
-        devices.report()
-
-    def use(self, way: str) -> None:
-        """Choose how decoding steps run: captured, lazily or compiled."""
-        self.way = way
         self.run_step = {
             "captured": torch_xla_ext.capture,
             "openxla": functools.partial(torch.compile, backend="openxla"),
             "lazy": lambda step: step,
-        }[way](self.step)
+        }[args.way](self.step)
 
-    def attend_ragged(self, cu_q_lens: torch.Tensor, slots: torch.Tensor) -> Attend:
+    def attend(self, cu_q_lens: torch.Tensor, slots: torch.Tensor) -> Attend:
         """Attend by queries cu_q_lens[s] to cu_q_lens[s+1] - 1, the last tokens of sequence s."""
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            (kv_pages,) = self.caches[layer]
+            kv_pages = self.caches[layer]
             q, k, v = (x.to(self.dtype) for x in (q, k, v))
             torch.ops.xla_gpu.kv_pages_update(k, v, slots, kv_pages)
             return torch.ops.xla_gpu.ragged_paged_attention(
@@ -223,21 +188,6 @@ class PagedEngine:
                 cu_q_lens,
                 self.num_seqs,
                 sm_scale=self.scale,
-            ).float()
-
-        return attend
-
-    def attend_paged(self, slots: torch.Tensor, mask: torch.Tensor | None) -> Attend:
-        """Attend by one query a sequence; with a mask [tokens, tokens], prompts to themselves."""
-
-        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            keys, values = self.caches[layer]
-            q, k, v = (x.to(self.dtype) for x in (q, k, v))
-            torch.ops.xla_gpu.kv_cache_update(k, v, slots, keys, values)
-            if mask is not None:
-                return dense_attention(q[None], k[None], v[None], mask)[0]
-            return torch.ops.xla_gpu.paged_attention(
-                q, keys, values, self.tables, self.lengths, self.scale
             ).float()
 
         return attend
@@ -261,12 +211,7 @@ class PagedEngine:
         sequence = torch.where(is_padding, 0, sequence)
         position = torch.where(is_padding, 0, row - cu_q_lens[sequence])
         slots = torch.where(is_padding, -1, self.slots(sequence, position))
-        if self.attention == "ragged":
-            attend = self.attend_ragged(cu_q_lens, slots)
-        else:
-            mask = (sequence[:, None] == sequence) & (row[:, None] >= row)
-            attend = self.attend_paged(slots, mask)
-        x = self.model(tokens, position, attend)
+        x = self.model(tokens, position, self.attend(cu_q_lens, slots))
         logits = self.model.logits(x[cu_q_lens[1:] - 1])
         self.tokens.copy_(logits.argmax(-1))
         torch_xla.sync()  # starts the traced program, without waiting for it
@@ -283,10 +228,7 @@ class PagedEngine:
         position = self.lengths.clone()
         self.lengths.add_(1)
         slots = self.slots(self.one_query[:-1], position)
-        if self.attention == "ragged":
-            attend = self.attend_ragged(self.one_query, slots)
-        else:
-            attend = self.attend_paged(slots, None)
+        attend = self.attend(self.one_query, slots)
         logits = self.model.logits(self.model(self.tokens, position, attend))
         tokens = logits.argmax(-1).int()
         self.tokens.copy_(tokens)
@@ -382,21 +324,6 @@ def generate(
     return torch.stack(tokens).cpu(), torch.stack(logits).cpu(), compiled
 
 
-def milliseconds(engine: PagedEngine, way: str, args: argparse.Namespace) -> float:
-    """Return the milliseconds of a decoding step, without its compilation."""
-    engine.use(way)
-    engine.lengths.fill_(args.longest)
-    torch_xla.sync()
-    warm_up = min(3, args.new_tokens - 1)
-    for step in range(args.new_tokens):
-        if step == warm_up:
-            xm.wait_device_ops()
-            begin = time.perf_counter()
-        engine.decode()
-    xm.wait_device_ops()
-    return 1e3 * (time.perf_counter() - begin) / (args.new_tokens - warm_up)
-
-
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -416,15 +343,14 @@ def parse_arguments() -> argparse.Namespace:
     for name, (default, text) in sizes.items():
         parser.add_argument("--" + name, type=int, default=default, metavar="N", help=text)
     parser.add_argument(
-        "--attention",
-        choices=["ragged", "paged"],
-        default="ragged",
-        help="which operators and cache to use",
-    )
-    parser.add_argument(
         "--dtype", choices=["float16", "bfloat16"], default="float16", help="of the cache"
     )
-    parser.add_argument("--way", choices=WAYS, default="captured", help="how a decode step is run")
+    parser.add_argument(
+        "--way",
+        choices=["captured", "openxla", "lazy"],
+        default="captured",
+        help="how a decode step is run",
+    )
     parser.add_argument(
         "--tensor-parallel",
         type=int,
@@ -469,8 +395,6 @@ def main() -> int:
     print(f"logits: largest difference from the reference's {error:.2e}, allowed {args.tolerance}")
     count = f"{is_clear.sum()} of {is_clear.numel()}"
     print(f"choices: {count} are clear; equal the reference's: {equal}")
-    times = {way: milliseconds(engine, way, args) for way in WAYS}
-    print("a step in ms:", ", ".join(f"{way} {time:.2f}" for way, time in times.items()))
     # torch.compile compiles a sharded step again if a prefill left other shardings.
     again = 1 if args.way == "openxla" and args.tensor_parallel > 1 else 0
     return 0 if equal and error <= args.tolerance and recompiled <= again else 1

@@ -88,7 +88,6 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
         "sort: dimension": lambda: o(2).sort(1),
         "cat: sizes": lambda: torch.cat([o(2, 2), o(2, 3)], 0),
         "cat: dimensions": lambda: torch.cat([o(2, 2), o(2)], 0),
-        "stack: sizes": lambda: torch.stack([o(2), o(3)]),
         "view: sizes": lambda: o(2, 3).view(4),
         "view: two unknown": lambda: o(2, 3).view(-1, -1),
         "expand: sizes": lambda: o(2).expand(3),

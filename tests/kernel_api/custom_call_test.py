@@ -1,11 +1,4 @@
-"""torch_xla_ext.custom_call: both APIs, and every error.
-
-To update the goldens after an intended change:
-
-    UPDATE_GOLDENS=$PWD/tests/kernel_api/goldens ./bazelw test --test_env=UPDATE_GOLDENS \\
-        --test_filter="custom_call_test and hlo" --spawn_strategy=local \\
-        //tests/kernel_api:kernel_api_tests
-"""
+"""torch_xla_ext.custom_call: both APIs, and every error."""
 
 import os
 import warnings
@@ -18,7 +11,7 @@ import torch
 import torch_xla
 from testing.xla import (
     PLATFORM,
-    check_golden,
+    check_calls,
     custom_call_lines,
     graph_hash,
     hlo,
@@ -33,7 +26,6 @@ from torch_xla_ext.registry import registration
 from xla_kernels import Traits
 from xla_kernels.signature import untyped_payload
 
-GOLDENS = Path(__file__).parent / "goldens"
 APIS = ["untyped", "ffi"]
 
 
@@ -328,14 +320,8 @@ CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_hlo(device: torch.device, name: str) -> None:
-    check_golden(GOLDENS / f"{name}.hlo", hlo(*CASES[name]()))
-
-
-def test_side_effect_is_in_the_hlo(device: torch.device) -> None:
-    (line,) = custom_call_lines(*echo(has_side_effect=True))
-    assert "custom_call_has_side_effect=true" in line
+def test_hlo(device: torch.device) -> None:
+    check_calls(Path(__file__).with_name("hlo_golden.txt"), CASES)
 
 
 def test_a_side_effect_without_an_alias_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,8 +101,3 @@ def test_a_kernel_that_takes_an_array_is_refused(x: torch.Tensor) -> None:
         ValueError, match=r'"TestOneResult": the kernel, made with torch_xla_ext/ker'
     ):
         flat(x, "TestOneResult")
-
-
-def test_registering_again_replaces(x: torch.Tensor) -> None:
-    assert "replaces the" in XLAC._xla_register_custom_call_target.__doc__
-    assert "raise" not in XLAC._xla_register_custom_call_target.__doc__.split("Raises")[0].lower()

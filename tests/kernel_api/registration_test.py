@@ -243,21 +243,6 @@ def test_wrong_registration(call: Callable[[], None], error: type[Exception], te
         call()
 
 
-def test_another_function_takes_effect(device: torch.device) -> None:
-    x = torch.tensor([7.0]).to(device)
-
-    def values(**call: object) -> list[float]:
-        return custom_call("renewed", [x], [x], **call)[0].tolist()
-
-    register_custom_call("renewed", LIBRARY, symbol="TestFail", platform="Host")
-    with pytest.raises(RuntimeError, match="TestFail"):
-        values(payload=b"")
-    register_custom_call("renewed", LIBRARY, symbol="TestCopy", platform="Host")
-    assert values(payload=b"\1" + bytes(7)) == [7]
-    (target,) = [target for target in registered_targets("Host") if target.name == "renewed"]
-    assert "TestCopy in " in target.function
-
-
 def test_a_kernels_schema_follows_its_function(device: torch.device) -> None:
     x = torch.tensor([7.0]).to(device)
     register_kernel("TestTimes3", TWIN.with_name(TWIN.name.replace("2", "3")))

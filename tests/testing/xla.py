@@ -3,6 +3,7 @@
 import ctypes
 import os
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -47,12 +48,16 @@ def custom_call_lines(*tensors: torch.Tensor) -> list[str]:
     return [re.sub(r"(%[\w-]+)\.\d+", r"\1", line) for line in lines]
 
 
-def check_golden(file: Path, content: str | bytes) -> None:
-    """Compares with a golden file. If $UPDATE_GOLDENS is set, writes the file there first."""
-    data = content.encode() if isinstance(content, str) else content
-    if folder := os.environ.get("UPDATE_GOLDENS"):
-        Path(folder, file.name).write_bytes(data)
-    assert data == file.read_bytes()
+def check_calls(file: Path, calls: Mapping[str, Callable[[], list[torch.Tensor]]]) -> None:
+    """Compares the custom call that each function traces with the file's lines, `name: HLO`.
+
+    After an intended change, the file is what this prints.
+    """
+    found = [
+        f"{name}: {line}" for name, call in calls.items() for line in custom_call_lines(*call())
+    ]
+    print(*sorted(found), sep="\n")
+    assert sorted(found) == file.read_text().splitlines()
 
 
 def graph_hash(*tensors: torch.Tensor) -> str:

@@ -4,13 +4,9 @@ from pathlib import Path
 
 import pytest
 from fakes import compile_library, library_needing
-from platform_tag import platform_tag, required_versions
+from platform_tag import platform_tag
 
 UPSTREAM = "manylinux_2_28_x86_64"
-
-
-def test_required_versions(tmp_path: Path) -> None:
-    assert required_versions(library_needing(tmp_path, "GLIBC_2.34")) == {"GLIBC_2.34"}
 
 
 @pytest.mark.parametrize(

@@ -66,14 +66,6 @@ def test_hidden_results_are_left_out(device: torch.device) -> None:
     assert torch.equal(total.cpu(), x + x)
 
 
-def test_old_positional_call_is_unchanged(device: torch.device) -> None:
-    a = torch.zeros(3, device=device)
-    (line,) = custom_call_lines(*call([a], "payload", [[3]], [torch.float32]))
-    assert 'custom_call_target="triton_kernel_call"' in line
-    assert "api_version=API_VERSION_STATUS_RETURNING," in line
-    assert 'backend_config="payload"' in line
-
-
 def test_the_default_target_by_its_name_is_the_default_call(device: torch.device) -> None:
     a = torch.zeros(3, device=device)
     by_default = custom_call_lines(*call([a], "p", [[3]], [torch.float32]))

@@ -1,20 +1,10 @@
-"""The HLO of traced calls equals goldens, which are the same for the front library and patches/.
-
-To update the goldens after an intended change:
-
-    UPDATE_GOLDENS=$PWD/tests/csrc/custom_call/goldens ./bazelw test \\
-        //tests/csrc/custom_call:custom_call_tests --test_filter=hlo_golden_test \\
-        --test_env=UPDATE_GOLDENS --spawn_strategy=local
-"""
+"""The HLO of traced calls is that of hlo_golden.txt, for the front library and for patches/."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pytest
 import torch
-from testing.xla import XLAC, check_golden, hlo
-
-GOLDENS = Path(__file__).parent / "goldens"
+from testing.xla import XLAC, check_calls
 
 
 def gpu_call(
@@ -93,10 +83,5 @@ CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_hlo_equals_its_golden(device: torch.device, name: str) -> None:
-    check_golden(GOLDENS / f"{name}.hlo", hlo(*CASES[name]()))
-
-
-def test_every_golden_has_a_case() -> None:
-    assert {path.stem for path in GOLDENS.glob("*.hlo")} == set(CASES)
+def test_hlo_of_each_call(device: torch.device) -> None:
+    check_calls(Path(__file__).with_name("hlo_golden.txt"), CASES)

@@ -1,7 +1,6 @@
 """cuda_kernel: on the CPU its reference, and what a GPU would be handed."""
 
 import struct
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -103,42 +102,6 @@ def test_an_operator_that_writes_in_place(compiled: bool) -> None:
     torch.testing.assert_close(total.cpu(), (state + 2 * x).sum())
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (
-            lambda x: cuda_kernel(SQUARE, "square")[4, 256](x, 3, outputs=[x]),
-            RuntimeError,
-            "'square': it runs on a GPU only; give it a reference",
-        ),
-        (
-            lambda x: signed(reference=lambda x: x[:2])(x),
-            ValueError,
-            r"returned F32\[2\], but the kernel's results are F32\[8\]",
-        ),
-        (lambda x: signed()(x.double()), TypeError, r"operand 0 \(x\): expected dtype F32"),
-        (lambda x: signed()(x, 3), TypeError, "expected 1 arguments, x, but got 2"),
-        (
-            lambda x: operator("f", "(Tensor y) -> Tensor", signed()),
-            ValueError,
-            "the tensor arguments must be the operands of",
-        ),
-        (
-            lambda x: operator("f", "(Tensor x) -> Tensor", square()),
-            TypeError,
-            "'square' has no signature; give it one",
-        ),
-        (lambda x: operator("f", "(Tensor x) -> Tensor", 3), TypeError, "a str or a cuda_kernel"),
-        (lambda x: cuda_kernel(len), TypeError, "Numba or cuTile, but is a builtin_function"),
-    ],
-)
-def test_a_wrong_call(
-    call: Callable[[torch.Tensor], object], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        call(torch.ones(8, device=TPU))
-
-
 def test_a_backward_pass_through_a_call() -> None:
     x = torch.ones(8, device=TPU, requires_grad=True)
     (y,) = signed(reference=lambda x: x * x)(x)
@@ -182,16 +145,3 @@ def test_a_tensor_that_is_not_on_the_device(traced: list) -> None:
     with pytest.raises(ValueError, match="tensor 0 must be on the device tpu, but is on cpu"):
         signed()(torch.ones(8))
     assert not traced
-
-
-def test_compiled_kernels_are_cached(
-    traced: list, tmp_path: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCH_XLA_EXT_KERNEL_CACHE", str(tmp_path))
-    x = torch.ones(8, device=TPU)
-    signed()(x)
-    (file,) = tmp_path.iterdir()
-    before = file.stat().st_mtime_ns
-    signed()(x)
-    assert traced[0].text == traced[1].text
-    assert [each.stat().st_mtime_ns for each in tmp_path.iterdir()] == [before]

@@ -24,8 +24,9 @@ namespace torch_xla_ext::aten_overrides {
 // microseconds.
 // clang-format off
 #define TORCH_XLA_EXT_STRUCTURED(CHECK)                                        \
-  CHECK(_linalg_eigh) CHECK(_log_softmax_backward_data) CHECK(_log_softmax)    \
-  CHECK(_softmax_backward_data) CHECK(_softmax) CHECK(acos) CHECK(acosh)       \
+  CHECK(_linalg_eigh) CHECK(_linalg_svd) CHECK(_log_softmax_backward_data)     \
+  CHECK(_log_softmax) CHECK(_softmax_backward_data) CHECK(_softmax)            \
+  CHECK(acos) CHECK(acosh)                                                     \
   CHECK(adaptive_max_pool2d_backward) CHECK(adaptive_max_pool2d)               \
   CHECK(addcdiv) CHECK(all) CHECK(any) CHECK(asin) CHECK(asinh) CHECK(atan)    \
   CHECK(atanh) CHECK(avg_pool2d_backward) CHECK(avg_pool3d_backward)           \
@@ -101,6 +102,7 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(OfReals, lt, lt_Scalar)
   TORCH_XLA_EXT_CHECK(OfReals, lt, lt_Tensor)
   TORCH_XLA_EXT_CHECK(OfReals, sort, sort_stable)
+  TORCH_XLA_EXT_CHECK(OfReals, threshold, threshold)
   TORCH_XLA_EXT_CHECK(WithNumbers, addcmul, addcmul)
 #undef TORCH_XLA_EXT_CHECK
 #define TORCH_XLA_EXT_CHECK(overload, function) \
@@ -115,7 +117,6 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(_embedding_bag, CheckEmbeddingBag)
   TORCH_XLA_EXT_CHECK(_embedding_bag_forward_only, CheckEmbeddingBag)
   TORCH_XLA_EXT_CHECK(_index_put_impl_, CheckIndexPut)
-  TORCH_XLA_EXT_CHECK(_linalg_svd, CheckSvd)
   TORCH_XLA_EXT_CHECK(_native_batch_norm_legit, CheckBatchNormOfStatistics)
   TORCH_XLA_EXT_CHECK(_native_batch_norm_legit_no_stats, CheckBatchNormOfBatch)
   TORCH_XLA_EXT_CHECK(_to_copy, CheckToCopy)
@@ -151,7 +152,7 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(dot, CheckDot)
   TORCH_XLA_EXT_CHECK(embedding, CheckEmbedding)
   TORCH_XLA_EXT_CHECK(empty_memory_format, CheckEmpty)
-  TORCH_XLA_EXT_CHECK(expand_copy, CheckExpand)
+  TORCH_XLA_EXT_CHECK(expand_copy, composite::expand_symint)
   TORCH_XLA_EXT_CHECK(eye_m_out, CheckEye)
   TORCH_XLA_EXT_CHECK(fill__Tensor, CheckFill)
   TORCH_XLA_EXT_CHECK(flip, CheckFlip)
@@ -186,13 +187,13 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(native_dropout, CheckDropout)
   TORCH_XLA_EXT_CHECK(native_layer_norm, CheckLayerNorm)
   TORCH_XLA_EXT_CHECK(nll_loss2d_forward, CheckNllLoss2d)
-  TORCH_XLA_EXT_CHECK(nll_loss_forward, CheckNllLoss)
+  TORCH_XLA_EXT_CHECK(nll_loss_forward, at::meta::nll_loss_forward_symint)
   TORCH_XLA_EXT_CHECK(norm_Scalar, CheckFractions)
   TORCH_XLA_EXT_CHECK(normal_, CheckNormal_)
   TORCH_XLA_EXT_CHECK(normal_Tensor_Tensor, CheckNormalOfTensors)
   TORCH_XLA_EXT_CHECK(normal_Tensor_float, CheckNormal)
   TORCH_XLA_EXT_CHECK(normal_float_Tensor, CheckNormalByDeviation)
-  TORCH_XLA_EXT_CHECK(permute_copy, CheckPermuteCopy)
+  TORCH_XLA_EXT_CHECK(permute_copy, composite::permute)
   TORCH_XLA_EXT_CHECK(pixel_shuffle, CheckPixelShuffle)
   TORCH_XLA_EXT_CHECK(polar, CheckComplex)
   TORCH_XLA_EXT_CHECK(put_, CheckPut)
@@ -212,20 +213,19 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(slice_scatter, CheckSliceScatter)
   TORCH_XLA_EXT_CHECK(softshrink, CheckSoftshrink)
   TORCH_XLA_EXT_CHECK(sort, CheckSort)
-  TORCH_XLA_EXT_CHECK(split_with_sizes_copy, CheckSplitCopy)
+  TORCH_XLA_EXT_CHECK(split_with_sizes_copy, composite::split_with_sizes_symint)
   TORCH_XLA_EXT_CHECK(stack, CheckStack)
   TORCH_XLA_EXT_CHECK(sub_Scalar, CheckSubOfNumber)
-  TORCH_XLA_EXT_CHECK(t_copy, CheckTCopy)
+  TORCH_XLA_EXT_CHECK(t_copy, composite::t)
   TORCH_XLA_EXT_CHECK(take, CheckTake)
-  TORCH_XLA_EXT_CHECK(threshold, CheckThreshold)
   TORCH_XLA_EXT_CHECK(topk, CheckTopk)
   TORCH_XLA_EXT_CHECK(trace, CheckTrace)
   TORCH_XLA_EXT_CHECK(triangular_solve, CheckTriangularSolve)
-  TORCH_XLA_EXT_CHECK(unbind_copy_int, CheckUnbindCopy)
+  TORCH_XLA_EXT_CHECK(unbind_copy_int, composite::unbind)
   TORCH_XLA_EXT_CHECK(uniform_, CheckUniform)
-  TORCH_XLA_EXT_CHECK(upsample_bilinear2d, CheckUpsampled)
-  TORCH_XLA_EXT_CHECK(upsample_nearest2d, CheckUpsampled)
-  TORCH_XLA_EXT_CHECK(view_copy, CheckViewCopy)
+  TORCH_XLA_EXT_CHECK(upsample_bilinear2d, at::meta::upsample_bilinear2d_symint)
+  TORCH_XLA_EXT_CHECK(upsample_nearest2d, at::meta::upsample_nearest2d_symint)
+  TORCH_XLA_EXT_CHECK(view_copy, at::meta::view_symint)
   TORCH_XLA_EXT_CHECK(where_self, CheckWhere)
 #undef TORCH_XLA_EXT_CHECK
 }

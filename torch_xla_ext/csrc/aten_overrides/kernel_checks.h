@@ -66,13 +66,6 @@ inline void CheckRelu(const at::Tensor& self) {
   TORCH_CHECK(!self.is_complex(), "relu: not supported for complex numbers");
 }
 
-inline void CheckThreshold(const at::Tensor& self, const at::Scalar& threshold,
-                           const at::Scalar& value) {
-  OfReals<static_cast<at::Tensor (*)(const at::Tensor&, const at::Scalar&,
-                                     const at::Scalar&)>(
-      &at::meta::threshold)>::Call(self, threshold, value);
-}
-
 inline void CheckWholeExtremum(const char* name, const at::Tensor& self) {
   TORCH_CHECK(self.numel() > 0, name,
               "(): Expected reduction dim to be specified for input.numel() == "
@@ -207,12 +200,6 @@ inline void CheckPixelShuffle(const at::Tensor& self, int64_t factor) {
               "divisible by the square of upscale_factor, but "
               "input.size(-3)=",
               self.size(-3), " is not divisible by ", factor * factor);
-}
-
-inline void CheckSvd(const at::Tensor& self) {
-  TORCH_CHECK(self.dim() >= 2,
-              "linalg.svd: The input tensor A must have at least 2 "
-              "dimensions.");
 }
 
 inline void CheckTriangularSolve(const at::Tensor& self, const at::Tensor& a,
@@ -446,26 +433,11 @@ inline void CheckRoll(const at::Tensor& self, c10::SymIntArrayRef shifts,
   }
 }
 
-inline void CheckUnbindCopy(const at::Tensor& self, int64_t dim) {
-  at::maybe_wrap_dim(dim, self.dim(), /*wrap_scalar=*/false);
-}
-
 inline void CheckTrace(const at::Tensor& self) {
   TORCH_CHECK(self.dim() == 2,
               "trace: expected a matrix, but got tensor with "
               "dim ",
               self.dim());
-}
-
-inline void CheckTCopy(const at::Tensor& self) {
-  TORCH_CHECK(self.dim() <= 2,
-              "t() expects a tensor with <= 2 dimensions, but "
-              "self is ",
-              self.dim(), "D");
-}
-
-inline void CheckViewCopy(const at::Tensor& self, c10::SymIntArrayRef size) {
-  at::infer_size_dv(size, self.sym_numel());
 }
 
 inline void CheckSoftshrink(const at::Tensor& self, const at::Scalar& lambda) {

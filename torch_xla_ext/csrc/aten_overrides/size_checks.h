@@ -5,16 +5,19 @@
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_SIZE_CHECKS_H_
 
 #include <ATen/ATen.h>
+#include <ATen/CompositeExplicitAutogradFunctions.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
 #include <ATen/MetaFunctions.h>
 #include <ATen/WrapDimUtils.h>
 
-#include <algorithm>
 #include <optional>
-#include <vector>
+#include <utility>
 
 namespace torch_xla_ext::aten_overrides {
+
+// PyTorch's views, which check their arguments, also of a meta tensor.
+namespace composite = at::compositeexplicitautograd;
 
 inline void CheckBroadcast(const at::Tensor& self, const at::Tensor& other) {
   at::infer_size(self.sizes(), other.sizes());
@@ -33,12 +36,6 @@ inline void CheckWeights(const at::Tensor& self, const at::Tensor& target,
                          const std::optional<at::Tensor>& pos_weight) {
   CheckBroadcastWeight(self, target, weight);
   if (pos_weight && pos_weight->defined()) CheckBroadcast(self, *pos_weight);
-}
-
-inline void CheckExpand(const at::Tensor& self, c10::SymIntArrayRef size) {
-  if (const auto sizes = c10::asIntArrayRefSlowOpt(size)) {
-    at::inferExpandGeometry(self.sizes(), self.strides(), *sizes);
-  }
 }
 
 // Whether a tensor that is added to a result can be expanded to its sizes.
@@ -101,14 +98,6 @@ inline void CheckStack(at::TensorList tensors, int64_t dim) {
   }
 }
 
-inline void CheckPermuteCopy(const at::Tensor& self, at::IntArrayRef dims) {
-  TORCH_CHECK(self.dim() == static_cast<int64_t>(dims.size()),
-              "permute: number of dimensions in the tensor input does not "
-              "match the length of the desired ordering of dimensions i.e. "
-              "input.dim() = ",
-              self.dim(), " is not equal to len(dims) = ", dims.size());
-}
-
 inline void CheckConstantPad(const at::Tensor& self, c10::SymIntArrayRef pad) {
   const int64_t length = static_cast<int64_t>(pad.size());
   TORCH_CHECK(length % 2 == 0,
@@ -146,18 +135,6 @@ inline void CheckReflectionPad(const at::Tensor& self,
   }
 }
 
-inline void CheckUpsampled(const at::Tensor& self,
-                           c10::SymIntArrayRef output_size) {
-  const int64_t rank = static_cast<int64_t>(output_size.size()) + 2;
-  bool is_valid = self.dim() == rank;
-  for (int64_t i = 1; i < self.dim(); ++i) is_valid &= self.size(i) > 0;
-  for (const c10::SymInt& size : output_size) is_valid &= size > 0;
-  TORCH_CHECK(is_valid, "Expected an input of ", rank,
-              " dimensions, of which only that of the batch may be empty, and "
-              "output sizes greater than 0, but got input ",
-              self.sizes(), " output ", output_size);
-}
-
 // An operator that reads or writes at indices along a dimension.
 inline void CheckIndexed(const char* name, const at::Tensor& self, int64_t dim,
                          const at::Tensor& index) {
@@ -183,58 +160,26 @@ inline void CheckReplaced(const at::Tensor& src, at::IntArrayRef part) {
 
 inline void CheckSelectScatter(const at::Tensor& self, const at::Tensor& src,
                                int64_t dim, c10::SymInt index) {
-  TORCH_CHECK_INDEX(self.dim() != 0,
-                    "select() cannot be applied to a 0-dim tensor.");
-  const int64_t wrapped = at::maybe_wrap_dim(dim, self.dim());
-  const int64_t size = self.size(wrapped);
-  TORCH_CHECK_INDEX(-size <= index && index < size, "select(): index ", index,
-                    " out of range for tensor of size ", self.sizes(),
-                    " at dimension ", wrapped);
-  std::vector<int64_t> part = self.sizes().vec();
-  part.erase(part.begin() + wrapped);
-  CheckReplaced(src, part);
+  CheckReplaced(src,
+                composite::select_symint(self, dim, std::move(index)).sizes());
 }
 
 inline void CheckSliceScatter(const at::Tensor& self, const at::Tensor& src,
                               int64_t dim, std::optional<c10::SymInt> start,
                               std::optional<c10::SymInt> end,
                               c10::SymInt step) {
-  TORCH_CHECK(self.dim() > 0, "slice() cannot be applied to a 0-dim tensor.");
-  TORCH_CHECK(step > 0, "slice step must be positive");
   if ((start && start->is_symbolic()) || (end && end->is_symbolic()) ||
       step.is_symbolic()) {
     return;
   }
-  const int64_t wrapped = at::maybe_wrap_dim(dim, self.dim());
-  const int64_t size = self.size(wrapped);
-  const auto bound = [size](const std::optional<c10::SymInt>& given,
-                            int64_t otherwise) {
-    int64_t value = given ? given->expect_int() : otherwise;
-    if (value < 0) value += size;
-    return std::clamp<int64_t>(value, 0, size);
-  };
-  const int64_t first = bound(start, 0);
-  const int64_t count = std::max<int64_t>(bound(end, size) - first, 0);
-  const int64_t steps = step.expect_int();
-  std::vector<int64_t> part = self.sizes().vec();
-  part[wrapped] = (count + steps - 1) / steps;
-  CheckReplaced(src, part);
+  CheckReplaced(src, composite::slice_symint(self, dim, std::move(start),
+                                             std::move(end), std::move(step))
+                         .sizes());
 }
 
 inline void CheckDiagonalScatter(const at::Tensor& self, const at::Tensor& src,
                                  int64_t offset, int64_t dim1, int64_t dim2) {
-  const int64_t first = at::maybe_wrap_dim(dim1, self.dim());
-  const int64_t second = at::maybe_wrap_dim(dim2, self.dim());
-  TORCH_CHECK(first != second, "diagonal dimensions cannot be identical ", dim1,
-              ", ", dim2);
-  const int64_t rows = self.size(first) + std::min<int64_t>(offset, 0);
-  const int64_t columns = self.size(second) - std::max<int64_t>(offset, 0);
-  std::vector<int64_t> part;
-  for (int64_t i = 0; i < self.dim(); ++i) {
-    if (i != first && i != second) part.push_back(self.size(i));
-  }
-  part.push_back(std::max<int64_t>(std::min(rows, columns), 0));
-  CheckReplaced(src, part);
+  CheckReplaced(src, composite::diagonal(self, offset, dim1, dim2).sizes());
 }
 
 inline void CheckAsStridedScatter(const at::Tensor&, const at::Tensor& src,
@@ -242,17 +187,6 @@ inline void CheckAsStridedScatter(const at::Tensor&, const at::Tensor& src,
   if (const auto sizes = c10::asIntArrayRefSlowOpt(size)) {
     CheckReplaced(src, *sizes);
   }
-}
-
-inline void CheckSplitCopy(const at::Tensor& self, c10::SymIntArrayRef sizes,
-                           int64_t dim) {
-  const int64_t wrapped = at::maybe_wrap_dim(dim, self.dim());
-  c10::SymInt sum = 0;
-  for (const c10::SymInt& size : sizes) sum += size;
-  TORCH_CHECK(sum == self.size(wrapped),
-              "split_with_sizes expects split_sizes to sum exactly to ",
-              self.size(wrapped), " (input tensor's size at dimension ",
-              wrapped, "), but got split_sizes=", sizes);
 }
 
 inline void CheckAdaptivePool(const char* name, const at::Tensor& self,
@@ -273,13 +207,6 @@ inline void CheckCholesky(const at::Tensor& self) {
   TORCH_CHECK(self.size(-1) == self.size(-2),
               "cholesky: A must be batches of square matrices, but they are ",
               self.size(-2), " by ", self.size(-1), " matrices");
-}
-
-inline void CheckNllLoss(const at::Tensor& self, const at::Tensor& target,
-                         const std::optional<at::Tensor>& weight,
-                         int64_t reduction, c10::SymInt ignore_index) {
-  at::meta::nll_loss_forward_symint(self, target, weight, reduction,
-                                    ignore_index);
 }
 
 inline void CheckNllLoss2d(const at::Tensor& self, const at::Tensor& target) {

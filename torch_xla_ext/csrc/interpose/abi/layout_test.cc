@@ -67,7 +67,7 @@ static_assert(sizeof(std::unordered_map<std::string, xla::Shape>) ==
               kCurrentSessionOffset);
 
 // The element storage of InlinedVector is tested by the HLO of a call with
-// aliases (tests/csrc/custom_call/goldens).
+// aliases (tests/csrc/custom_call/hlo_golden.txt).
 static_assert(sizeof(xla::ShapeIndex) == kShapeIndexSize);
 static_assert(
     std::is_base_of_v<absl::InlinedVector<int64_t, 2>, xla::ShapeIndex>);

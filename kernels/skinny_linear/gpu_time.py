@@ -1,13 +1,13 @@
-"""Check and time the CUDA kernels of skinny_linear without torch_xla or Bazel.
+"""Time the CUDA kernels of skinny_linear without torch_xla or Bazel.
 
 A plain script for a machine with a GPU, any torch with CUDA and the library that Bazel builds as
 //benchmarks:libpaged_kernels.so:
 
-    python kernels/skinny_linear/gpu_check.py LIBRARY
+    python kernels/skinny_linear/gpu_time.py LIBRARY
 
-It calls the untyped entries, as XLA does, and compares with float64. It times them beside PyTorch's
-matmuls, in CUDA graphs whose weights together exceed the L2 cache, for the layers of an 8B Llama on
-1, 2 or 4 GPUs.
+It calls the untyped entries, as XLA does, beside PyTorch's matmuls, in CUDA graphs whose weights
+together exceed the L2 cache, for the layers of an 8B Llama on 1, 2 or 4 GPUs. The results are
+compared with float64 by skinny_linear_test.py, which runs on a GPU, too.
 """
 
 import argparse
@@ -22,7 +22,6 @@ from torch.nn import functional
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from kernel_library import KernelLibrary, microseconds
 
-LIMITS = {torch.bfloat16: 6e-3, torch.float16: 1e-3}
 ROTATED_BYTES = 800_000_000
 MOST_CALLS = 40  # in a graph
 HIDDEN, INNER, QKV = 4096, 14336, 6144
@@ -43,30 +42,12 @@ def layers(devices: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def call(library: KernelLibrary, x: torch.Tensor, w: torch.Tensor) -> tuple[Callable, torch.Tensor]:
+def call(library: KernelLibrary, x: torch.Tensor, w: torch.Tensor) -> Callable[[], None]:
     is_gated = w.dim() == 4
     shape = (x.shape[0], w.shape[0], w.shape[2]) if is_gated else (x.shape[0], w.shape[0])
-    out = torch.full(shape, math.nan, dtype=x.dtype, device="cuda")
+    out = torch.empty(shape, dtype=x.dtype, device="cuda")
     target = "XlaGpuSkinnySwiglu" if is_gated else "XlaGpuSkinnyLinear"
-    return library.bind(target, {"x": x, "w": w, "out": out}, {}), out
-
-
-def check(library: KernelLibrary, dtype: torch.dtype) -> None:
-    shapes = ((1, 8), (7, 40), (37, 264), (2, 2, 7, 40), (3, 2, 130, 1032), *layers(4).values())
-    for rows in (1, 7, 8, 9, 16):
-        for shape in shapes:
-            x = torch.randn(rows, shape[-1], device="cuda").to(dtype)
-            w = (torch.randn(shape, device="cuda") / shape[-1] ** 0.5).to(dtype)
-            run, out = call(library, x, w)
-            run()
-            if len(shape) == 4:
-                gate, up = torch.einsum("tk,gpnk->ptgn", x.double(), w.double())
-                right = functional.silu(gate) * up
-            else:
-                right = functional.linear(x.double(), w.double())
-            error = ((out.double() - right).norm() / right.norm()).item()
-            if not error <= LIMITS[dtype]:
-                sys.exit(f"{dtype}, {rows} rows, weights {shape}: an error of {error}")
+    return library.bind(target, {"x": x, "w": w, "out": out}, {})
 
 
 def time(library: KernelLibrary, rows: int, shape: tuple[int, ...]) -> tuple[float, float]:
@@ -75,7 +56,7 @@ def time(library: KernelLibrary, rows: int, shape: tuple[int, ...]) -> tuple[flo
     count = min(MOST_CALLS, ROTATED_BYTES // (2 * math.prod(shape)))
     weights = torch.randn(count, *shape, device="cuda", dtype=torch.bfloat16) / shape[-1] ** 0.5
     peer = swiglu if len(shape) == 4 else functional.linear
-    ways = [call(library, x, w)[0] for w in weights], [lambda w=w: peer(x, w) for w in weights]
+    ways = [call(library, x, w) for w in weights], [lambda w=w: peer(x, w) for w in weights]
     ours, others = (min(microseconds(calls, repeats=6)) for calls in ways)
     return ours, others
 
@@ -86,9 +67,7 @@ def main() -> None:
     )
     parser.add_argument("library", type=Path)
     library = KernelLibrary(parser.parse_args().library)
-    for dtype in LIMITS:
-        check(library, dtype)
-    print("all right; microseconds,", torch.cuda.get_device_name())
+    print("microseconds,", torch.cuda.get_device_name())
     for devices in (1, 2, 4):
         for rows in (1, 8, 16):
             totals = [0.0, 0.0]
