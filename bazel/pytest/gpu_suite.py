@@ -66,10 +66,19 @@ NOT_ON_A_GPU = (
     "tests/lint_test.py",
     "tests/patches/*",
     "tests/plugin/runtime_test.py",
+    "tests/users/own_names_test.py",
     "tests/users/own_operator_test.py",
     "tests/users/stored_programs_test.py",
     "tests/wheel/*",
 )
+# Folders of modules that tests import.
+IMPORTS = ("tests", "bazel/pytest", "examples/smollm2", "examples/vllm", "tests/integrations/vllm")
+# The GPUs that a file needs, if it does not set CPU_NUM_DEVICES itself.
+DEVICES = {
+    "tests/gpu/several_gpus_test.py": 2,
+    "tests/integrations/vllm/processes_test.py": 2,
+    "tests/integrations/vllm/tensor_parallel_test.py": 4,
+}
 FINAL = ("passed", "failed", "skipped")
 # Stands for a test's name if something fails outside of tests.
 IMPORT, END = record_results.IMPORT, "(end of the process)"
@@ -95,7 +104,7 @@ def devices_of(file: str) -> int:
     """Return the number of GPUs that a file needs: as many as CPU devices in CI."""
     text = (ROOT / file).read_text()
     numbers = re.findall(r"^os\.environ.*CPU_NUM_DEVICES\D+(\d+)", text, re.MULTILINE)
-    return max(map(int, numbers), default=2 if file == "tests/gpu/several_gpus_test.py" else 1)
+    return max(map(int, numbers), default=DEVICES.get(file, 1))
 
 
 def library_targets() -> dict[str, list[str]]:
@@ -363,7 +372,7 @@ def run(options: argparse.Namespace) -> int:
         environment |= {k: os.environ[k] for k in ("XLA_FLAGS",) if k in os.environ}
         if options.per_gpu > 1:
             environment["PJRT_ALLOCATOR_FRACTION"] = str(round(0.9 / options.per_gpu, 3))
-    own = runner.environment([str(ROOT / "tests"), str(Path(__file__).parent)], folder)
+    own = runner.environment([str(ROOT / path) for path in IMPORTS], folder)
     if paths := os.environ.get("PYTHONPATH"):
         own["PYTHONPATH"] = paths + os.pathsep + own["PYTHONPATH"]
     environment |= own | library_variables(options.libraries)

@@ -43,6 +43,7 @@ def test_values_of_a_failed_program(device: torch.device) -> None:
     result = failing_call(device)
     with pytest.raises(RuntimeError, match=TEXT):
         torch_xla.sync(wait=True)
+        result.cpu()
     text = "no value(:|, because) the program that should have computed it failed"
     double = torch.compile(lambda x: x * 2, backend="openxla")
     double(torch.ones(3).to(device))
