@@ -35,6 +35,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import record_results
 import runner
@@ -42,35 +43,6 @@ import runner
 ROOT = Path(__file__).resolve().parents[2]
 EXPLAINED = ROOT / "tests/gpu/explained.toml"
 LIBRARIES = "test_binaries"  # the archive's folder of compiled libraries
-# Tests of the build and of the repository's files; of other projects; and of kernels that g++
-# compiles for the CPU, whose counterparts are in tests/gpu.
-NOT_ON_A_GPU = (
-    "tests/bazel/*",
-    "tests/bazelw_test.py",
-    "tests/ci/*",
-    "tests/csrc/custom_call/direct_call_test.py",
-    "tests/csrc/registry/stateful_handlers_test.py",
-    "tests/csrc/runtime_fixes/lost_process_test.py",
-    "tests/docs/site_test.py",
-    "tests/integrations/torch_tpu/*",
-    "tests/kernel_api/custom_call_test.py",
-    "tests/kernel_api/debug_test.py",
-    "tests/kernel_api/layouts_test.py",
-    "tests/kernel_api/one_result_test.py",
-    "tests/kernel_api/registration_test.py",
-    "tests/kernel_api/signature_test.py",
-    "tests/kernel_api/small_floats_test.py",
-    "tests/kernel_api/wrong_calls_test.py",
-    "tests/launchers/packages_test.py",
-    "tests/layers_test.py",
-    "tests/lint_test.py",
-    "tests/patches/*",
-    "tests/plugin/runtime_test.py",
-    "tests/users/own_names_test.py",
-    "tests/users/own_operator_test.py",
-    "tests/users/stored_programs_test.py",
-    "tests/wheel/*",
-)
 # Folders of modules that tests import.
 IMPORTS = ("tests", "bazel/pytest", "examples/smollm2", "examples/vllm", "tests/integrations/vllm")
 # The GPUs that a file needs, if it does not set CPU_NUM_DEVICES itself.
@@ -87,6 +59,11 @@ IMPORT, END = record_results.IMPORT, "(end of the process)"
 # Test files and their requirements.
 
 
+def read_explained(path: Path) -> dict[str, Any]:
+    """Read tests/gpu/explained.toml: the files to leave out, and failures with known causes."""
+    return tomllib.loads(path.read_text()) if path.exists() else {}
+
+
 def test_files(patterns: Iterable[str] = ()) -> list[str]:
     """Return the test files that `patterns` name, or that are in named folders; by default all."""
     found = [
@@ -97,7 +74,8 @@ def test_files(patterns: Iterable[str] = ()) -> list[str]:
     wanted = [pattern.rstrip("/") for pattern in patterns]
     if wanted:
         return [f for f in found if any(f == w or f.startswith(w + "/") for w in wanted)]
-    return [f for f in found if not any(fnmatch.fnmatch(f, each) for each in NOT_ON_A_GPU)]
+    left_out = read_explained(EXPLAINED).get("not_on_a_gpu", ())
+    return [f for f in found if not any(fnmatch.fnmatch(f, each) for each in left_out)]
 
 
 def devices_of(file: str) -> int:
@@ -417,11 +395,6 @@ def run(options: argparse.Namespace) -> int:
 # report
 
 
-def explanations(path: Path) -> list[dict[str, str]]:
-    """Read tests/gpu/explained.toml: `test` (a pattern of FILE::TEST), `reason`, `message`."""
-    return tomllib.loads(path.read_text()).get("failure", []) if path.exists() else []
-
-
 def explanation(name: str, message: str, rows: list[dict[str, str]]) -> str | None:
     for row in rows:
         pattern = re.escape(row["test"]).replace(r"\*", ".*")
@@ -439,7 +412,8 @@ def last_line(message: str) -> str:
 
 def report(paths: list[Path], explained: Path) -> tuple[str, bool]:
     """Return the merged report, in Markdown, and whether each failure is explained."""
-    results, rows = Results.read(paths), explanations(explained)
+    results = Results.read(paths)
+    rows = read_explained(explained).get("failure", [])
     counts = Counter(line["outcome"] for line in results.tests.values())
     failed: dict[str | None, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for (file, test), line in sorted(results.tests.items()):
