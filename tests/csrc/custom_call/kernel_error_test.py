@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch_xla
 import torch_xla.core.xla_builder as xb
-from testing.xla import XLAC, register_host_kernels
+from testing.xla import PLATFORM, XLAC, register_host_kernels
 
 TEXT = r"TestFail: operand 1 \(b\): expected 3 elements"
 
@@ -43,7 +43,8 @@ def test_values_of_a_failed_program(device: torch.device) -> None:
     result = failing_call(device)
     with pytest.raises(RuntimeError, match=TEXT):
         torch_xla.sync(wait=True)
-        result.cpu()
+        if PLATFORM == "CUDA":  # where only reading the result raises
+            result.cpu()
     text = "no value(:|, because) the program that should have computed it failed"
     double = torch.compile(lambda x: x * 2, backend="openxla")
     double(torch.ones(3).to(device))
