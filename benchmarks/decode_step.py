@@ -6,7 +6,8 @@
 Ways: "lazy" traces each step, "openxla" is torch.compile with that backend, "captured" is
 torch_xla_ext.capture; all three run kv_cache_update and paged_attention on a paged cache. "peer" is
 torch.compile inside a CUDA graph with a dense cache and scaled_dot_product_attention, and needs no
-torch_xla. Times are medians, in milliseconds:
+torch_xla. "generate" is greedy model.generate of transformers, with a prompt of that length; "in
+flight" is the time of each further token. Times are medians, in milliseconds:
 
   host       until the call returns, with no step in flight before it
   waited     until the device has finished
@@ -32,7 +33,7 @@ import torch
 from torch.nn import functional
 
 PAGE = 16
-WAYS = ("lazy", "openxla", "captured", "peer")
+WAYS = ("lazy", "openxla", "captured", "peer", "generate")
 Step = Callable[[], object]
 
 # attend(layer, q [seqs, heads, head_dim], k [seqs, kv_heads, head_dim], v) stores k and v and
@@ -281,6 +282,43 @@ class Peer:
         return graph.replay
 
 
+def measure_generate(config: Config, seqs: int, length: int, tokens: int) -> dict[str, float]:
+    """Return the time of each of `tokens` more tokens of model.generate, in milliseconds."""
+    import torch_xla
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    device = torch_xla.device()
+    shape = LlamaConfig(
+        hidden_size=config.width,
+        intermediate_size=config.inner,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.kv_heads,
+        vocab_size=config.vocabulary,
+        max_position_embeddings=8192,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    with torch.device("meta"):
+        model = LlamaForCausalLM(shape).to(config.dtype).eval()
+    model.to_empty(device=device)
+    for weight in model.parameters():
+        weight.normal_(std=weight.shape[-1] ** -0.5)
+        torch_xla.sync()
+    model.model.rotary_emb = type(model.model.rotary_emb)(shape).to(device)
+    prompts = torch.randint(config.vocabulary, (seqs, length)).to(device)
+
+    def seconds(new: int) -> float:
+        times = []
+        for _ in range(5):  # the first ones compile
+            begin = time.perf_counter()
+            model.generate(prompts, max_new_tokens=new, do_sample=False).cpu()
+            times.append(time.perf_counter() - begin)
+        return statistics.median(times[2:])
+
+    return {"in_flight": round(1e3 * (seconds(2 * tokens) - seconds(tokens)) / tokens, 4)}
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     default = "lazy,openxla,captured" if importlib.util.find_spec("torch_xla") else "peer"
@@ -327,9 +365,12 @@ def measure_ways(config: Config, shape: str, args: argparse.Namespace) -> list[d
     results: list[dict[str, object]] = []
     backend = None
     for way in args.ways.split(","):
-        if backend is None or (way == "peer") != isinstance(backend, Peer):
-            backend = (Peer if way == "peer" else Xla)(config, seqs, length)
-        step = backend.way(way)
+        if way == "generate":
+            times = measure_generate(config, seqs, length, args.in_flight)
+        else:
+            if backend is None or (way == "peer") != isinstance(backend, Peer):
+                backend = (Peer if way == "peer" else Xla)(config, seqs, length)
+            times = measure(backend.way(way), backend.wait, args.in_flight)
         result: dict[str, object] = {
             "way": way,
             "seqs": seqs,
@@ -337,7 +378,7 @@ def measure_ways(config: Config, shape: str, args: argparse.Namespace) -> list[d
             "layers": config.layers,
             "device": device_name(way),
             "torch": torch.__version__,
-            **measure(step, backend.wait, args.in_flight),
+            **times,
         }
         print(json.dumps(result), flush=True)
         results.append(result)
