@@ -146,9 +146,13 @@ class TestDriver:
         with pytest.raises(CudaRuntimeError, match=r"no GPU: .*CUDA_VISIBLE_DEVICES is ''"):
             discovery.find_driver(machine)
 
-    def test_broken(self) -> None:
-        with pytest.raises(CudaRuntimeError, match=r"cuInit returns error 803; .*reinstall"):
-            discovery.find_driver(system({"libcuda.so.1": libcuda(init=803)}))
+    @pytest.mark.parametrize(
+        ("status", "text"),
+        [(803, r"cuInit returns error 803; .*reinstall"), (3, r"it was forked .*spawn")],
+    )
+    def test_broken(self, status: int, text: str) -> None:
+        with pytest.raises(CudaRuntimeError, match=text):
+            discovery.find_driver(system({"libcuda.so.1": libcuda(init=status)}))
 
 
 class TestChoice:

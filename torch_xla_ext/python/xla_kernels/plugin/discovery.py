@@ -71,6 +71,7 @@ _LIBRARIES = {
 # The folders of pip packages with ptxas and libdevice.
 _COMPILER_FOLDERS = {12: "nvidia/cuda_nvcc", 13: "nvidia/cu13"}
 
+_CUDA_ERROR_NOT_INITIALIZED = 3  # returned by cuInit after a fork
 _CUDA_ERROR_NO_DEVICE = 100
 
 
@@ -226,6 +227,11 @@ def find_driver(system: System) -> Driver:
         raise CudaRuntimeError(
             f"no GPU: the NVIDIA {driver.text} finds no CUDA device{reason}; see what nvidia-smi "
             "shows, unset CUDA_VISIBLE_DEVICES, or set PJRT_DEVICE=CPU"
+        )
+    if result == _CUDA_ERROR_NOT_INITIALIZED:
+        raise CudaRuntimeError(
+            "CUDA cannot be used in this process, because it was forked from one that had used "
+            'CUDA; start it by spawn, as in multiprocessing.get_context("spawn")'
         )
     if result:
         raise CudaRuntimeError(
