@@ -149,6 +149,9 @@ def test_devices_under_spmd(mesh: xs.Mesh) -> None:
     if xr.device_type() != "CPU":
         info = xm.get_memory_info("xla:0")
         assert 0 < info["bytes_used"] <= info["peak_bytes_used"] < info["bytes_limit"]
+    else:
+        with pytest.raises(RuntimeError, match=r"^get_memory_info: XLA does not report .* CPU:0"):
+            xm.get_memory_info("xla:0")
     for ask in (
         lambda: torch.ones(2, device="xla:1"),
         lambda: torch.ones(2).to("xla:1"),

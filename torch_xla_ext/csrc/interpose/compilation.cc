@@ -1,7 +1,6 @@
-// Interposes on PjRtComputationClient::Compile: reductions are changed to
-// PyTorch's (runtime_fixes/reductions.h), products get the precision that is
-// set (runtime_fixes/precision.h), and on the CPU, compilation fails before too
-// many programs crash the process (runtime_fixes/memory_mappings.h).
+// Interposes on PjRtComputationClient::Compile: passes change the program
+// (runtime_fixes/passes.h), and on the CPU, compilation fails before too many
+// programs crash the process (runtime_fixes/memory_mappings.h).
 // Programs can be compiled later (runtime_fixes/lowered.h), those that gather a
 // value are compiled once (runtime_fixes/gather_programs.h), and those whose
 // results are not what aliases expect are compiled without these
@@ -22,8 +21,7 @@
 #include "torch_xla_ext/csrc/runtime_fixes/gather_programs.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lowered.h"
 #include "torch_xla_ext/csrc/runtime_fixes/memory_mappings.h"
-#include "torch_xla_ext/csrc/runtime_fixes/precision.h"
-#include "torch_xla_ext/csrc/runtime_fixes/reductions.h"
+#include "torch_xla_ext/csrc/runtime_fixes/passes.h"
 #include "torch_xla_ext/csrc/runtime_fixes/replicated_aliases.h"
 
 namespace torch_xla_ext {
@@ -118,11 +116,10 @@ Computations Compile(void* client, CompileInstances* instances) {
       return TakeComputation(upstream(client, instances));
     }));
   }
-  const auto corrected = CorrectReductions(serialized);
-  if (corrected) program->ParseFromString(*corrected);
-  const auto precise = SetPrecision(corrected ? *corrected : serialized,
-                                    torch_xla::XlaHelpers::mat_mul_precision());
-  if (precise) program->ParseFromString(*precise);
+  if (const auto corrected = CorrectProgram(
+          serialized, torch_xla::XlaHelpers::mat_mul_precision())) {
+    program->ParseFromString(*corrected);
+  }
   try {
     return upstream(client, instances);
   } catch (const std::exception&) {

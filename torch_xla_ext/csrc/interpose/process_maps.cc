@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "torch_xla_ext/csrc/interpose/abi/dynamic_shape_detector.h"
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/upstream_function.h"
 #include "torch_xla_ext/csrc/runtime_fixes/all_reduce_tokens.h"

@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
+#include "torch_xla_ext/csrc/runtime_fixes/program_pass.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
 
 namespace torch_xla_ext {
 namespace {
 
-namespace computation = hlo::computation;
 namespace instruction = hlo::instruction;
 
 uint64_t ElementType(const ProtobufMessage& one) {
@@ -73,52 +72,38 @@ std::optional<ProtobufMessage> Before(ProtobufMessage& one, uint64_t from,
   return First(one, "convert", *type, id);
 }
 
-}  // namespace
+class Conversions : public ProgramPass {
+ public:
+  explicit Conversions(const std::string& serialized)
+      : ProgramPass(serialized, "conversion") {}
 
-std::optional<std::string> CorrectConversions(const std::string& module) {
-  ProtobufMessage program(module);
-  uint64_t last_id = 0;
-  std::unordered_map<uint64_t, uint64_t> types;
-  for (const std::string_view text : program.All(hlo::module::kComputations)) {
-    const ProtobufMessage message(text);
-    last_id = std::max(last_id, message.Number(computation::kId));
-    for (const std::string_view inner :
-         message.All(computation::kInstructions)) {
-      const ProtobufMessage one(inner);
-      const uint64_t id = one.Number(instruction::kId);
-      last_id = std::max(last_id, id);
-      types[id] = ElementType(one);
-    }
-  }
-  bool is_changed = false;
-  const auto corrected = [&](std::string_view text) {
-    ProtobufMessage message(text);
+ private:
+  void Begin(const ProtobufMessage& message) override {
     const std::vector<std::string_view> all =
-        message.All(computation::kInstructions);
-    const bool is_of_numbers =
+        message.All(hlo::computation::kInstructions);
+    is_of_numbers_ =
         std::none_of(all.begin(), all.end(), [](std::string_view inner) {
           return HasDimensions(ProtobufMessage(inner));
         });
-    std::vector<std::string> instructions;
-    for (const std::string_view inner : all) {
-      ProtobufMessage one(inner);
-      if (one.Bytes(instruction::kOpcode) == "convert") {
-        const uint64_t from =
-            types.at(one.Numbers(instruction::kOperandIds)[0]);
-        if (const auto first = Before(one, from, last_id + 1, is_of_numbers)) {
-          instructions.push_back(first->Serialize());
-          ++last_id;
-          is_changed = true;
-        }
-      }
-      instructions.push_back(one.Serialize());
+  }
+
+  void Change(ProtobufMessage* one) override {
+    if (one->Bytes(instruction::kOpcode) != "convert") return;
+    const uint64_t from =
+        ProtobufMessage(shapes_.at(one->Numbers(instruction::kOperandIds)[0]))
+            .Number(hlo::shape::kElementType);
+    if (const auto first = Before(*one, from, last_id_ + 1, is_of_numbers_)) {
+      AddSerialized(first->Serialize());
     }
-    message.Replace(computation::kInstructions, instructions);
-    return message.Serialize();
-  };
-  program.Transform(hlo::module::kComputations, corrected);
-  if (!is_changed) return std::nullopt;
-  return program.Serialize();
+  }
+
+  bool is_of_numbers_ = false;
+};
+
+}  // namespace
+
+std::optional<std::string> CorrectConversions(const std::string& module) {
+  return Conversions(module).Run();
 }
 
 }  // namespace torch_xla_ext

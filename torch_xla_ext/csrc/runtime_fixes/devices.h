@@ -4,8 +4,10 @@
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_DEVICES_H_
 
 #include <cstddef>
+#include <exception>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -47,11 +49,26 @@ inline void CheckIsReadable(const std::string& sharding) {
 }
 
 // The memory of a device; under SPMD, of the one with the least free memory, on
-// which a program fails first.
+// which a program fails first. Throws if `get_stats` fails, as it does for the
+// CPU.
 template <typename GetMemoryInfo>
 auto MemoryInfoOf(const std::string& device,
                   const std::vector<std::string>& local_devices,
-                  GetMemoryInfo get) {
+                  GetMemoryInfo get_stats) {
+  const auto get = [&](const std::string& one) {
+    try {
+      return get_stats(one);
+    } catch (const std::exception& error) {
+      if (std::string_view(error.what()).find("UNIMPLEMENTED") ==
+          std::string_view::npos) {
+        throw;
+      }
+      throw std::runtime_error(
+          "get_memory_info: XLA does not report how much "
+          "memory the device " +
+          one + " uses");
+    }
+  };
   auto fullest = get(AnyOf(device, local_devices));
   if (device != "SPMD:0") return fullest;
   for (size_t i = 1; i < local_devices.size(); ++i) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
+#include "torch_xla_ext/csrc/runtime_fixes/program_pass.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
 #include "torch_xla_ext/csrc/runtime_fixes/sharding_call.h"
 #include "torch_xla_ext/csrc/runtime_fixes/tiling.h"
@@ -19,7 +20,6 @@ namespace {
 
 namespace computation = hlo::computation;
 namespace instruction = hlo::instruction;
-namespace module = hlo::module;
 namespace shape = hlo::shape;
 
 bool IsInteger(uint64_t type) { return type >= hlo::kS8 && type <= hlo::kU8; }
@@ -29,22 +29,14 @@ bool IsInteger(uint64_t type) { return type >= hlo::kS8 && type <= hlo::kU8; }
 // holds for the last layers, whose gradients are computed first.
 constexpr uint64_t kKeptPart = 8;
 
-class GatheredWeights {
+class GatheredWeights : public ProgramPass {
  public:
   explicit GatheredWeights(const std::string& serialized)
-      : module_(serialized) {}
-
-  std::optional<std::string> Run() {
-    const auto last_id = LastIdOfDividedProgram(module_);
-    if (!last_id) return std::nullopt;
-    last_id_ = *last_id;
-    module_.Transform(module::kComputations,
-                      [this](std::string_view text) { return Gathered(text); });
-    if (!is_changed_) return std::nullopt;
-    return module_.Serialize();
-  }
+      : ProgramPass(serialized, "weight") {}
 
  private:
+  bool IsNeeded() const override { return is_divided_ && !has_manual_region_; }
+
   // A parameter, directly or after operations that keep its elements.
   struct Value {
     std::string_view instruction;
@@ -67,39 +59,29 @@ class GatheredWeights {
     std::unordered_map<uint64_t, uint64_t> copies;
   };
 
-  std::string Gathered(std::string_view text) {
+  void Begin(const ProtobufMessage& message) override {
     values_.clear();
-    types_.clear();
     batch_.clear();
     batch_parameters_.clear();
+    gathers_.clear();
+    gathered_.clear();
+    gathered_bytes_ = all_bytes_ = 0;
     std::vector<ProtobufMessage> all;
-    ProtobufMessage message(text);
     for (const std::string_view inner :
          message.All(computation::kInstructions)) {
       all.emplace_back(inner);
       Follow(inner, all.back());
     }
-    if (batch_.empty()) return std::string(text);
-    instructions_.clear();
-    gathers_.clear();
-    gathered_bytes_ = all_bytes_ = 0;
-    std::vector<std::vector<Operand>> gathered;  // by instruction
+    if (batch_.empty()) return;
     std::unordered_set<uint64_t> weights;
     for (const ProtobufMessage& one : all) {
-      gathered.push_back(GatheredOperands(one));
-      for (const Operand& operand : gathered.back()) {
+      const auto& operands = gathered_[one.Number(instruction::kId)] =
+          GatheredOperands(one);
+      for (const Operand& operand : operands) {
         const uint64_t parameter = values_.at(operand.id).parameter;
         if (weights.insert(parameter).second) all_bytes_ += BytesOf(parameter);
       }
     }
-    if (weights.empty()) return std::string(text);
-    for (size_t i = 0; i < all.size(); ++i) {
-      if (!gathered[i].empty()) Gather(gathered[i], &all[i]);
-      instructions_.push_back(all[i].Serialize());
-    }
-    is_changed_ = true;
-    message.Replace(computation::kInstructions, instructions_);
-    return message.Serialize();
   }
 
   // Derives the properties of an instruction from those of its operands.
@@ -107,7 +89,7 @@ class GatheredWeights {
     const uint64_t id = one.Number(instruction::kId);
     const std::string_view opcode = one.Bytes(instruction::kOpcode);
     const Sizes operands = one.Numbers(instruction::kOperandIds);
-    types_.emplace(id, one.Bytes(instruction::kShape));
+    shapes_.emplace(id, one.Bytes(instruction::kShape));
     if (opcode == "parameter") {
       values_[id] = {serialized, id,
                      TilingOf(one.Bytes(instruction::kSharding))};
@@ -175,12 +157,14 @@ class GatheredWeights {
     return result;
   }
 
-  void Gather(const std::vector<Operand>& gathered, ProtobufMessage* one) {
+  void Change(ProtobufMessage* one) override {
+    const auto found = gathered_.find(one->Number(instruction::kId));
+    if (found == gathered_.end()) return;
     Sizes operands = one->Numbers(instruction::kOperandIds);
-    for (const auto& [i, id, is_gathered] : gathered) {
+    for (const auto& [i, id, is_gathered] : found->second) {
       const uint64_t shards = ToGather(id);  // ToGather may add instructions
-      operands[i] = AddInstruction(SerializedShardingCall(
-          last_id_ + 1, shards, types_.at(id),
+      operands[i] = AddSerialized(SerializedShardingCall(
+          last_id_ + 1, shards, shapes_.at(id),
           values_.at(id).tiling->Gathered(is_gathered).Serialize(), ""));
     }
     one->SetNumbers(instruction::kOperandIds, operands);
@@ -214,7 +198,7 @@ class GatheredWeights {
     if (copy.Bytes(instruction::kOpcode) == "parameter") {
       ProtobufMessage barrier;
       barrier.SetBytes(instruction::kOpcode, "opt-barrier");
-      barrier.SetBytes(instruction::kShape, types_.at(id));
+      barrier.SetBytes(instruction::kShape, shapes_.at(id));
       barrier.SetBytes(instruction::kSharding,
                        copy.Bytes(instruction::kSharding));
       copy = std::move(barrier);
@@ -226,7 +210,7 @@ class GatheredWeights {
     copy.SetNumbers(instruction::kOperandIds, {operand});
     copy.SetBytes(instruction::kName, "weight." + std::to_string(copy_id));
     copies->emplace(id, copy_id);
-    return AddInstruction(copy.Serialize());
+    return AddSerialized(copy.Serialize());
   }
 
   bool IsWeight(uint64_t id) const {
@@ -262,32 +246,21 @@ class GatheredWeights {
     return result;
   }
 
-  // Appends a serialized instruction, whose id must be last_id_ + 1, and
-  // returns that id.
-  uint64_t AddInstruction(std::string serialized) {
-    instructions_.push_back(std::move(serialized));
-    return ++last_id_;
-  }
-
   uint64_t TypeOf(uint64_t id) const {
-    return ProtobufMessage(types_.at(id)).Number(shape::kElementType);
+    return ProtobufMessage(shapes_.at(id)).Number(shape::kElementType);
   }
   Sizes SizesOf(uint64_t id) const {
-    return ProtobufMessage(types_.at(id)).Numbers(shape::kDimensions);
+    return ProtobufMessage(shapes_.at(id)).Numbers(shape::kDimensions);
   }
-  uint64_t BytesOf(uint64_t id) const { return hlo::BytesOf(types_.at(id)); }
+  uint64_t BytesOf(uint64_t id) const { return hlo::BytesOf(shapes_.at(id)); }
 
-  ProtobufMessage module_;
-  uint64_t last_id_ = 0;
-  bool is_changed_ = false;
   // These describe the computation that is being changed.
   std::unordered_map<uint64_t, Value> values_;
-  std::unordered_map<uint64_t, std::string> types_;
+  std::unordered_map<uint64_t, std::vector<Operand>> gathered_;
   std::unordered_map<uint64_t, LastGather> gathers_;
   uint64_t gathered_bytes_ = 0, all_bytes_ = 0;
   std::vector<Sizes> batch_;  // for each device, the index of its examples
   Sizes batch_parameters_;
-  std::vector<std::string> instructions_;
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
+#include "torch_xla_ext/csrc/runtime_fixes/program_pass.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
 #include "torch_xla_ext/csrc/runtime_fixes/tiling.h"
 
@@ -27,27 +28,14 @@ constexpr uint64_t kWindows = 32;
 
 // A program's weight gradients, and the products with a weight that they are
 // computed between.
-class GradientWindows {
+class GradientWindows : public ProgramPass {
  public:
   explicit GradientWindows(const std::string& serialized)
-      : module_(serialized) {}
-
-  std::optional<std::string> Run() {
-    const auto last_id = LastIdOfDividedProgram(module_);
-    if (!last_id) return std::nullopt;
-    last_id_ = *last_id;
-    module_.Transform(module::kComputations, [this](std::string_view text) {
-      ProtobufMessage message(text);
-      const bool is_entry = message.Number(computation::kId) ==
-                            module_.Number(module::kEntryComputationId);
-      return is_entry && Order(&message) ? message.Serialize()
-                                         : std::string(text);
-    });
-    if (!is_changed_) return std::nullopt;
-    return module_.Serialize();
-  }
+      : ProgramPass(serialized, "gradients") {}
 
  private:
+  bool IsNeeded() const override { return is_divided_ && !has_manual_region_; }
+
   // A product with one weight, of the forward or of the backward pass.
   struct WeightProduct {
     uint64_t id, other_operand;
@@ -59,18 +47,21 @@ class GradientWindows {
     std::vector<uint64_t> gradients;  // of the window before
   };
 
-  // Returns whether the computation is changed.
-  bool Order(ProtobufMessage* computation) {
+  void ChangeComputation(ProtobufMessage* computation) override {
+    if (computation->Number(computation::kId) !=
+        module_.Number(module::kEntryComputationId)) {
+      return;
+    }
     for (const std::string_view inner :
          computation->All(computation::kInstructions)) {
       ProtobufMessage one(inner);
       const uint64_t id = one.Number(instruction::kId);
       order_.push_back(id);
       Follow(id, one);
-      instructions_.emplace(id, std::move(one));
+      by_id_.emplace(id, std::move(one));
     }
     const std::vector<Window> windows = Windows();
-    if (windows.empty()) return false;
+    if (windows.empty()) return;
     for (const uint64_t id : gradients_) users_[id] = {};
     for (const uint64_t id : order_) {
       for (const uint64_t operand : OperandsOf(id)) {
@@ -80,10 +71,9 @@ class GradientWindows {
     }
     for (const Window& window : windows) AddBarrier(window);
     std::vector<std::string> sorted = Sorted();
-    if (sorted.empty()) return false;  // something depends on its own result
+    if (sorted.empty()) return;  // something depends on its own result
     computation->Replace(computation::kInstructions, sorted);
     is_changed_ = true;
-    return true;
   }
 
   // Records what follows about an instruction from the earlier ones.
@@ -189,7 +179,7 @@ class GradientWindows {
     all.SetNumber(shape::kElementType, hlo::kTuple);
     std::vector<std::string> shapes;
     for (const uint64_t value : values) {
-      shapes.emplace_back(instructions_.at(value).Bytes(instruction::kShape));
+      shapes.emplace_back(by_id_.at(value).Bytes(instruction::kShape));
     }
     all.Replace(shape::kTupleShapes, shapes);
     const std::string type = all.Serialize();
@@ -197,12 +187,12 @@ class GradientWindows {
     const uint64_t barrier = Add("opt-barrier", type, {tuple});
     for (size_t i = 0; i < values.size(); ++i) {
       const uint64_t element = Add("get-tuple-element", shapes[i], {barrier});
-      instructions_.at(element).SetNumber(instruction::kTupleIndex, i);
+      by_id_.at(element).SetNumber(instruction::kTupleIndex, i);
       for (const uint64_t user :
            i == 0 ? std::vector{window.product} : users_.at(values[i])) {
         Sizes operands = OperandsOf(user);
         std::replace(operands.begin(), operands.end(), values[i], element);
-        instructions_.at(user).SetNumbers(instruction::kOperandIds, operands);
+        by_id_.at(user).SetNumbers(instruction::kOperandIds, operands);
       }
     }
   }
@@ -216,7 +206,7 @@ class GradientWindows {
     one.SetBytes(instruction::kShape, type);
     one.SetNumber(instruction::kId, id);
     one.SetNumbers(instruction::kOperandIds, operands);
-    instructions_.emplace(id, std::move(one));
+    by_id_.emplace(id, std::move(one));
     order_.push_back(id);
     return id;
   }
@@ -245,28 +235,25 @@ class GradientWindows {
       if (!is_ready) continue;
       is_done[id] = true;
       to_visit.pop_back();
-      sorted.push_back(instructions_.at(id).Serialize());
+      sorted.push_back(by_id_.at(id).Serialize());
     }
     return sorted;
   }
 
   Sizes OperandsOf(uint64_t id) const {
-    return instructions_.at(id).Numbers(instruction::kOperandIds);
+    return by_id_.at(id).Numbers(instruction::kOperandIds);
   }
   static uint64_t TypeOf(const ProtobufMessage& one) {
     return ProtobufMessage(one.Bytes(instruction::kShape))
         .Number(shape::kElementType);
   }
   uint64_t BytesOf(uint64_t id) const {
-    return hlo::BytesOf(instructions_.at(id).Bytes(instruction::kShape));
+    return hlo::BytesOf(by_id_.at(id).Bytes(instruction::kShape));
   }
 
-  ProtobufMessage module_;
-  uint64_t last_id_ = 0;
-  bool is_changed_ = false;
   // These describe the entry computation.
   std::vector<uint64_t> order_;
-  std::unordered_map<uint64_t, ProtobufMessage> instructions_;
+  std::unordered_map<uint64_t, ProtobufMessage> by_id_;
   std::unordered_map<uint64_t, uint64_t>
       sources_;                           // before transpositions etc.
   std::unordered_set<uint64_t> weights_;  // parameters, transposed etc.

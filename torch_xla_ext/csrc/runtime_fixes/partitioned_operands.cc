@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <limits>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
+#include "torch_xla_ext/csrc/runtime_fixes/program_pass.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
 #include "torch_xla_ext/csrc/runtime_fixes/sharding_call.h"
 #include "torch_xla_ext/csrc/runtime_fixes/tiling.h"
@@ -17,10 +17,8 @@
 namespace torch_xla_ext {
 namespace {
 
-namespace computation = hlo::computation;
 namespace instruction = hlo::instruction;
 namespace literal = hlo::literal;
-namespace module = hlo::module;
 namespace shape = hlo::shape;
 constexpr int64_t kLargestIndex = std::numeric_limits<int32_t>::max();
 
@@ -46,63 +44,25 @@ bool IsSorted(std::string_view serialized) {
          std::all_of(parts.begin(), parts.end(), IsSorted);
 }
 
-class PartitionedOperands {
+class PartitionedOperands : public ProgramPass {
  public:
   explicit PartitionedOperands(const std::string& serialized)
-      : module_(serialized) {
-    for (const std::string_view text : module_.All(module::kComputations)) {
-      const ProtobufMessage message(text);
-      for (const std::string_view inner :
-           message.All(computation::kInstructions)) {
-        const ProtobufMessage one(inner);
-        last_id_ = std::max(last_id_, one.Number(instruction::kId));
-        has_operation_ = has_operation_ || IsOfInterest(one);
-        if (!one.Has(instruction::kSharding)) continue;
-        is_sharded_ = true;
-        const std::string_view sharding = one.Bytes(instruction::kSharding);
-        has_several_axes_ = has_several_axes_ || HasSeveralAxes(sharding);
-        has_manual_region_ = has_manual_region_ || IsManual(sharding);
-        is_sorted_ = is_sorted_ && IsSorted(sharding);
-      }
-    }
-  }
-
-  std::optional<std::string> Run() {
-    if (!is_sharded_ || !has_operation_) return std::nullopt;
-    module_.Transform(module::kComputations, [this](std::string_view text) {
-      return Corrected(text);
-    });
-    if (!is_changed_) return std::nullopt;
-    return module_.Serialize();
-  }
+      : ProgramPass(serialized, "operand") {}
 
  private:
-  static bool IsOfInterest(const ProtobufMessage& one) {
-    const std::string_view opcode = one.Bytes(instruction::kOpcode);
-    return opcode == "scatter" || opcode == "convolution" || opcode == "dot" ||
-           opcode == "select-and-scatter";
+  void LookAt(const ProtobufMessage& one) override {
+    const std::string_view sharding = one.Bytes(instruction::kSharding);
+    has_several_axes_ = has_several_axes_ || HasSeveralAxes(sharding);
+    is_sorted_ = is_sorted_ && IsSorted(sharding);
   }
 
-  std::string Corrected(std::string_view text) {
-    ProtobufMessage message(text);
-    shapes_.clear();
-    instructions_.clear();
-    for (const std::string_view inner :
-         message.All(computation::kInstructions)) {
-      ProtobufMessage one(inner);
-      shapes_.emplace(one.Number(instruction::kId),
-                      one.Bytes(instruction::kShape));
-      if (IsOfInterest(one)) {
-        following_.clear();
-        Correct(&one);
-        instructions_.push_back(one.Serialize());
-        if (!following_.empty()) instructions_.push_back(following_);
-      } else {
-        instructions_.emplace_back(inner);
-      }
-    }
-    message.Replace(computation::kInstructions, instructions_);
-    return message.Serialize();
+  bool IsNeeded() const override { return is_sharded_; }
+
+  void Rewrite(ProtobufMessage one) override {
+    Correct(&one);
+    instructions_.push_back(one.Serialize());
+    if (following_.empty()) return;
+    instructions_.push_back(std::exchange(following_, {}));
   }
 
   void Correct(ProtobufMessage* one) {
@@ -231,11 +191,8 @@ class PartitionedOperands {
   // The operand, replicated except in these dimensions, whose sharding XLA
   // decides.
   uint64_t WholeBut(uint64_t operand, std::vector<uint64_t> dimensions) {
-    is_changed_ = true;
-    const uint64_t id = ++last_id_;
-    instructions_.push_back(SerializedWhole(id, operand, shapes_.at(operand),
-                                            std::move(dimensions)));
-    return id;
+    return AddSerialized(SerializedWhole(
+        last_id_ + 1, operand, shapes_.at(operand), std::move(dimensions)));
   }
 
   static std::string SerializedWhole(uint64_t id, uint64_t operand,
@@ -251,33 +208,8 @@ class PartitionedOperands {
         numbers.empty() ? "" : "unspecified_dims=[" + numbers + "]");
   }
 
-  // Adds an instruction to the computation that is being changed, and returns
-  // its id; `message` has the fields that only this kind of instruction has.
-  uint64_t Add(std::string_view opcode, const std::string& shape,
-               const std::vector<uint64_t>& operands,
-               ProtobufMessage message = {}) {
-    is_changed_ = true;
-    const uint64_t id = ++last_id_;
-    message.SetBytes(instruction::kName, "operand." + std::string(opcode) +
-                                             "." + std::to_string(id));
-    message.SetBytes(instruction::kOpcode, opcode);
-    message.SetBytes(instruction::kShape, shape);
-    message.SetNumber(instruction::kId, id);
-    if (!operands.empty()) {
-      message.SetNumbers(instruction::kOperandIds, operands);
-    }
-    instructions_.push_back(message.Serialize());
-    return id;
-  }
-
-  ProtobufMessage module_;
-  uint64_t last_id_ = 0;
-  bool is_sharded_ = false, has_operation_ = false, is_changed_ = false;
-  bool has_several_axes_ = false, has_manual_region_ = false;
+  bool has_several_axes_ = false;
   bool is_sorted_ = true;  // the devices of all tilings
-  // These describe the computation that is being changed.
-  std::unordered_map<uint64_t, std::string> shapes_;
-  std::vector<std::string> instructions_;
   std::string following_;  // what takes the place of the corrected instruction
 };
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
+#include "torch_xla_ext/csrc/runtime_fixes/program_pass.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
 
 namespace torch_xla_ext {
@@ -26,35 +27,34 @@ bool IsSet(std::string_view serialized) {
                      [](uint64_t one) { return one != kDefault; });
 }
 
+class Precision : public ProgramPass {
+ public:
+  Precision(const std::string& serialized, uint64_t precision)
+      : ProgramPass(serialized, "precision") {
+    config_.SetNumbers(precision_config::kOperandPrecision,
+                       {precision, precision});
+  }
+
+ private:
+  void Change(ProtobufMessage* one) override {
+    const std::string_view opcode = one->Bytes(instruction::kOpcode);
+    if ((opcode != "dot" && opcode != "convolution") ||
+        IsSet(one->Bytes(instruction::kPrecisionConfig))) {
+      return;
+    }
+    is_changed_ = true;
+    one->SetBytes(instruction::kPrecisionConfig, config_.Serialize());
+  }
+
+  ProtobufMessage config_;
+};
+
 }  // namespace
 
 std::optional<std::string> SetPrecision(const std::string& module,
                                         uint64_t precision) {
   if (precision == kDefault) return std::nullopt;
-  ProtobufMessage config;
-  config.SetNumbers(precision_config::kOperandPrecision,
-                    {precision, precision});
-  const std::string both_operands = config.Serialize();
-  bool is_changed = false;
-  const auto with_precision = [&](std::string_view text) {
-    ProtobufMessage one(text);
-    const std::string_view opcode = one.Bytes(instruction::kOpcode);
-    if ((opcode != "dot" && opcode != "convolution") ||
-        IsSet(one.Bytes(instruction::kPrecisionConfig))) {
-      return std::string(text);
-    }
-    is_changed = true;
-    one.SetBytes(instruction::kPrecisionConfig, both_operands);
-    return one.Serialize();
-  };
-  ProtobufMessage program(module);
-  program.Transform(hlo::module::kComputations, [&](std::string_view text) {
-    ProtobufMessage computation(text);
-    computation.Transform(hlo::computation::kInstructions, with_precision);
-    return computation.Serialize();
-  });
-  if (!is_changed) return std::nullopt;
-  return program.Serialize();
+  return Precision(module, precision).Run();
 }
 
 }  // namespace torch_xla_ext

@@ -1,6 +1,5 @@
 #include "torch_xla_ext/csrc/runtime_fixes/reductions.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <unordered_map>
@@ -8,13 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "torch_xla_ext/csrc/runtime_fixes/conversions.h"
-#include "torch_xla_ext/csrc/runtime_fixes/gathered_weights.h"
-#include "torch_xla_ext/csrc/runtime_fixes/gradient_windows.h"
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
-#include "torch_xla_ext/csrc/runtime_fixes/partitioned_operands.h"
+#include "torch_xla_ext/csrc/runtime_fixes/program_pass.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
-#include "torch_xla_ext/csrc/runtime_fixes/shared_windows.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -88,44 +83,25 @@ bool Accumulates(std::string_view opcode) {
          opcode == "scatter" || opcode == "select-and-scatter";
 }
 
-class Corrections {
+class Reductions : public ProgramPass {
  public:
-  explicit Corrections(const std::string& serialized) : module_(serialized) {
-    for (const std::string_view text : module_.All(module::kComputations)) {
-      const ProtobufMessage message(text);
-      last_id_ = std::max(last_id_, message.Number(computation::kId));
-      for (const std::string_view inner :
-           message.All(computation::kInstructions)) {
-        const ProtobufMessage one(inner);
-        last_id_ = std::max(last_id_, one.Number(instruction::kId));
-      }
-      const uint64_t id = message.Number(computation::kId);
-      if (IsReducer(message)) reducers_.insert(id);
-      has_places_ |= PicksExtremum(message);
-      const std::string_view root = RootOpcode(message);
-      if (root == "maximum") extrema_.emplace(id, /*is_negative=*/true);
-      if (root == "minimum") extrema_.emplace(id, /*is_negative=*/false);
-    }
-  }
-
-  std::optional<std::string> Run() {
-    if (reducers_.empty() && extrema_.empty() && !has_places_) {
-      return std::nullopt;
-    }
-    std::vector<std::string> computations;
-    for (const std::string_view text : module_.All(module::kComputations)) {
-      std::string own = Corrected(text);
-      // A computation comes after those that it calls.
-      for (std::string& copy : copies_) computations.push_back(std::move(copy));
-      copies_.clear();
-      computations.push_back(std::move(own));
-    }
-    if (!is_changed_) return std::nullopt;
-    module_.Replace(module::kComputations, computations);
-    return module_.Serialize();
-  }
+  explicit Reductions(const std::string& serialized)
+      : ProgramPass(serialized, "accumulation") {}
 
  private:
+  void LookAtComputation(const ProtobufMessage& message) override {
+    const uint64_t id = message.Number(computation::kId);
+    if (IsReducer(message)) reducers_.insert(id);
+    has_places_ |= PicksExtremum(message);
+    const std::string_view root = RootOpcode(message);
+    if (root == "maximum") extrema_.emplace(id, /*is_negative=*/true);
+    if (root == "minimum") extrema_.emplace(id, /*is_negative=*/false);
+  }
+
+  bool IsNeeded() const override {
+    return !reducers_.empty() || !extrema_.empty() || has_places_;
+  }
+
   // Whether a computation adds or multiplies 16-bit floats, and nothing in it
   // depends on their type.
   static bool IsReducer(const ProtobufMessage& message) {
@@ -158,7 +134,7 @@ class Corrections {
   uint64_t NewId() { return ++last_id_; }
 
   // Returns the id of a float32 copy of a computation, which is added to
-  // `copies_`.
+  // `computations_`: before the one that calls it.
   uint64_t WidenedComputation(uint64_t id) {
     const auto found = widened_.find(id);
     if (found != widened_.end()) return found->second;
@@ -194,35 +170,20 @@ class Corrections {
     copy.SetNumber(computation::kId, new_id);
     copy.SetBytes(computation::kName,
                   std::string(copy.Bytes(computation::kName)) + suffix);
-    copies_.push_back(copy.Serialize());
+    computations_.push_back(copy.Serialize());
     widened_.emplace(id, new_id);
     return new_id;
   }
 
-  // Adds an instruction to the computation that is being corrected, and returns
-  // its id.
-  uint64_t Add(std::string_view opcode, const std::string& shape,
-               const std::vector<uint64_t>& operands,
-               std::optional<uint64_t> id = std::nullopt,
-               const ProtobufMessage* like = nullptr,
-               std::optional<uint64_t> tuple_index = std::nullopt) {
+  // The id and the fields of `one` that the instruction in its place keeps.
+  static ProtobufMessage Kept(const ProtobufMessage& one, uint64_t id) {
     ProtobufMessage message;
-    const uint64_t own = id.value_or(NewId());
-    message.SetBytes(instruction::kName, "accumulation." + std::string(opcode) +
-                                             "." + std::to_string(last_id_));
-    message.SetBytes(instruction::kOpcode, opcode);
-    message.SetBytes(instruction::kShape, shape);
-    if (like != nullptr) {
-      for (const uint32_t field :
-           {instruction::kMetadata, instruction::kSharding}) {
-        if (like->Has(field)) message.SetBytes(field, like->Bytes(field));
-      }
+    for (const uint32_t field :
+         {instruction::kMetadata, instruction::kSharding}) {
+      if (one.Has(field)) message.SetBytes(field, one.Bytes(field));
     }
-    if (tuple_index) message.SetNumber(instruction::kTupleIndex, *tuple_index);
-    message.SetNumber(instruction::kId, own);
-    message.SetNumbers(instruction::kOperandIds, operands);
-    instructions_.push_back(message.Serialize());
-    return own;
+    message.SetNumber(instruction::kId, id);
+    return message;
   }
 
   // Makes an accumulation use float32. The result, converted back, takes over
@@ -249,27 +210,27 @@ class Corrections {
     instructions_.push_back(one.Serialize());
     const ProtobufMessage type(result);
     if (type.Number(shape::kElementType) != kTuple) {
-      Add("convert", result, {wide_id}, id, &one);
+      Add("convert", result, {wide_id}, Kept(one, id));
       return;
     }
     std::vector<uint64_t> elements;
     for (const std::string_view element : type.All(shape::kTupleShapes)) {
       const std::string own(element);
-      uint64_t value =
-          Add("get-tuple-element", Widened(element), {wide_id}, std::nullopt,
-              /*like=*/nullptr, /*tuple_index=*/elements.size());
+      ProtobufMessage index;
+      index.SetNumber(instruction::kTupleIndex, elements.size());
+      uint64_t value = Add("get-tuple-element", Widened(element), {wide_id},
+                           std::move(index));
       if (Is16Bits(own)) value = Add("convert", own, {value});
       elements.push_back(value);
     }
-    Add("tuple", result, elements, id, &one);
+    Add("tuple", result, elements, Kept(one, id));
   }
 
   // The constant with infinity in place of the largest finite number; nothing
   // for other constants.
-  static std::optional<std::string> Infinite(std::string_view constant,
+  static std::optional<std::string> Infinite(const ProtobufMessage& constant,
                                              bool is_negative) {
-    ProtobufMessage value(
-        ProtobufMessage(constant).Bytes(instruction::kLiteral));
+    ProtobufMessage value(constant.Bytes(instruction::kLiteral));
     for (const Largest& largest : kLargest) {
       if (value.Bytes(largest.field) == WithSign(largest.finite, is_negative)) {
         value.SetBytes(largest.field, WithSign(largest.infinite, is_negative));
@@ -294,7 +255,7 @@ class Corrections {
     if (constant == constants_.end()) return std::nullopt;
     const auto value = Infinite(constant->second, found->second);
     if (!value) return std::nullopt;
-    ProtobufMessage initial(constant->second);
+    ProtobufMessage initial = constant->second;
     operands[1] = NewId();
     initial.SetNumber(instruction::kId, operands[1]);
     initial.SetBytes(instruction::kName,
@@ -327,7 +288,9 @@ class Corrections {
     };
     uint64_t nans = is_nan(operands[0]);
     if (is_equality) nans = Add("and", result, {nans, is_nan(operands[1])});
-    Add("or", result, {numbers, nans}, id);
+    ProtobufMessage last;
+    last.SetNumber(instruction::kId, id);
+    Add("or", result, {numbers, nans}, std::move(last));
   }
 
   bool IsWidened(const ProtobufMessage& one) const {
@@ -338,71 +301,42 @@ class Corrections {
     return !called.empty() && reducers_.count(called.back()) != 0;
   }
 
-  std::string Corrected(std::string_view text) {
-    ProtobufMessage message(text);
-    const std::vector<std::string_view> all =
-        message.All(computation::kInstructions);
-    shapes_.clear();
+  void Begin(const ProtobufMessage& message) override {
     constants_.clear();
-    instructions_.clear();
-    bool is_changed = false;
-    const bool picks_extremum = PicksExtremum(message);
-    for (const std::string_view inner : all) {
-      const ProtobufMessage one(inner);
-      shapes_.emplace(one.Number(instruction::kId),
-                      one.Bytes(instruction::kShape));
-      if (one.Bytes(instruction::kOpcode) == "constant") {
-        constants_.emplace(one.Number(instruction::kId), inner);
-      }
-      if (IsWidened(one)) {
-        is_changed = true;
-        WidenAccumulation(one);
-      } else if (picks_extremum &&
-                 one.Bytes(instruction::kOpcode) == "compare" &&
-                 IsFloat(
-                     shapes_.at(one.Numbers(instruction::kOperandIds)[0]))) {
-        is_changed = true;
-        CompareNans(one);
-      } else if (const auto changed = WithInfinity(one)) {
-        is_changed = true;
-        instructions_.push_back(*changed);
-      } else {
-        instructions_.emplace_back(inner);
-      }
-    }
-    if (!is_changed) return std::string(text);
-    is_changed_ = true;
-    message.Replace(computation::kInstructions, instructions_);
-    return message.Serialize();
+    picks_extremum_ = PicksExtremum(message);
   }
 
-  ProtobufMessage module_;
-  uint64_t last_id_ = 0;
+  void Rewrite(ProtobufMessage one) override {
+    const std::string_view opcode = one.Bytes(instruction::kOpcode);
+    if (opcode == "constant") {
+      constants_.emplace(one.Number(instruction::kId), one);
+    }
+    if (IsWidened(one)) {
+      WidenAccumulation(std::move(one));
+    } else if (picks_extremum_ && opcode == "compare" &&
+               IsFloat(shapes_.at(one.Numbers(instruction::kOperandIds)[0]))) {
+      CompareNans(std::move(one));
+    } else {
+      auto changed = WithInfinity(one);
+      is_changed_ = is_changed_ || changed;
+      instructions_.push_back(changed ? std::move(*changed) : one.Serialize());
+    }
+  }
+
   std::unordered_set<uint64_t> reducers_;           // ids of computations
   std::unordered_map<uint64_t, uint64_t> widened_;  // and of their copies
-  std::vector<std::string> copies_;
   // Computations of maxima and minima: whether they begin with -inf.
   std::unordered_map<uint64_t, bool> extrema_;
   bool has_places_ = false;  // whether a computation is that of ArgMax
-  bool is_changed_ = false;
-  // These describe the computation that is being corrected.
-  std::unordered_map<uint64_t, std::string> shapes_;
-  std::unordered_map<uint64_t, std::string_view> constants_;
-  std::vector<std::string> instructions_;
+  // These describe the computation that is being changed.
+  bool picks_extremum_ = false;
+  std::unordered_map<uint64_t, ProtobufMessage> constants_;
 };
 
 }  // namespace
 
 std::optional<std::string> CorrectReductions(const std::string& module) {
-  std::optional<std::string> corrected = Corrections(module).Run();
-  for (const auto correct :
-       {CorrectPartitionedOperands, SeparateWindows, GatherWeights,
-        OrderGradients, CorrectConversions}) {
-    std::optional<std::string> further =
-        correct(corrected ? *corrected : module);
-    if (further) corrected = std::move(further);
-  }
-  return corrected;
+  return Reductions(module).Run();
 }
 
 }  // namespace torch_xla_ext

@@ -26,12 +26,6 @@ namespace torch_xla_ext {
 //
 // The index of an extremum is that of the first NaN, if there is one. XLA's
 // ArgMax and ArgMin ignore NaN.
-//
-// In a program with shardings, operands of scatters, convolutions and gradients
-// of pooling are replaced by ones that XLA's partitioner can divide
-// (partitioned_operands.h), and so are operands of pads and pools
-// (shared_windows.h). In all programs, dtype conversions are corrected
-// (conversions.h).
 std::optional<std::string> CorrectReductions(const std::string& module);
 
 }  // namespace torch_xla_ext

@@ -1,6 +1,5 @@
 #include "torch_xla_ext/csrc/runtime_fixes/shared_windows.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -10,68 +9,35 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
+#include "torch_xla_ext/csrc/runtime_fixes/program_pass.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
 
 namespace torch_xla_ext {
 namespace {
 
-namespace computation = hlo::computation;
 namespace instruction = hlo::instruction;
-namespace module = hlo::module;
 
-class SharedWindows {
+class SharedWindows : public ProgramPass {
  public:
-  explicit SharedWindows(const std::string& serialized) : module_(serialized) {
-    for (const std::string_view text : module_.All(module::kComputations)) {
-      const ProtobufMessage message(text);
-      for (const std::string_view inner :
-           message.All(computation::kInstructions)) {
-        const ProtobufMessage one(inner);
-        last_id_ = std::max(last_id_, one.Number(instruction::kId));
-        is_sharded_ = is_sharded_ || one.Has(instruction::kSharding);
-        num_windows_ += HasMargin(one);
-      }
-    }
-  }
-
-  std::optional<std::string> Run() {
-    if (!is_sharded_ || num_windows_ < 2) return std::nullopt;
-    module_.Transform(module::kComputations, [this](std::string_view text) {
-      return Separated(text);
-    });
-    if (!is_changed_) return std::nullopt;
-    return module_.Serialize();
-  }
+  explicit SharedWindows(const std::string& serialized)
+      : ProgramPass(serialized, "window") {}
 
  private:
-  static bool HasMargin(const ProtobufMessage& one) {
-    const std::string_view opcode = one.Bytes(instruction::kOpcode);
-    return opcode == "reduce-window" || opcode == "pad";
-  }
+  bool IsNeeded() const override { return is_sharded_; }
 
-  std::string Separated(std::string_view text) {
-    ProtobufMessage message(text);
-    shapes_.clear();
+  void Begin(const ProtobufMessage&) override {
     constants_.clear();
     operands_.clear();
-    instructions_.clear();
-    for (const std::string_view inner :
-         message.All(computation::kInstructions)) {
-      ProtobufMessage one(inner);
-      const uint64_t id = one.Number(instruction::kId);
-      shapes_.emplace(id, one.Bytes(instruction::kShape));
-      if (one.Bytes(instruction::kOpcode) == "constant") {
-        constants_.emplace(id, one.Bytes(instruction::kLiteral));
-      }
-      if (HasMargin(one)) {
-        Separate(&one);
-        instructions_.push_back(one.Serialize());
-      } else {
-        instructions_.emplace_back(inner);
-      }
+  }
+
+  void Change(ProtobufMessage* one) override {
+    const std::string_view opcode = one->Bytes(instruction::kOpcode);
+    if (opcode == "constant") {
+      constants_.emplace(one->Number(instruction::kId),
+                         one->Bytes(instruction::kLiteral));
+    } else if (opcode == "reduce-window" || opcode == "pad") {
+      Separate(one);
     }
-    message.Replace(computation::kInstructions, instructions_);
-    return message.Serialize();
   }
 
   // The operands are arrays, then as many values for their margins.
@@ -104,16 +70,8 @@ class SharedWindows {
   }
 
   uint64_t AddBarrier(uint64_t operand) {
-    is_changed_ = true;
-    const uint64_t id = ++last_id_;
     const std::string shape = shapes_.at(operand);
-    ProtobufMessage message;
-    message.SetBytes(instruction::kName, "window." + std::to_string(id));
-    message.SetBytes(instruction::kOpcode, "opt-barrier");
-    message.SetBytes(instruction::kShape, shape);
-    message.SetNumber(instruction::kId, id);
-    message.SetNumbers(instruction::kOperandIds, {operand});
-    instructions_.push_back(message.Serialize());
+    const uint64_t id = Add("opt-barrier", shape, {operand});
     shapes_.emplace(id, shape);
     return id;
   }
@@ -124,15 +82,9 @@ class SharedWindows {
     uint64_t last = 0;  // of these; 0 is no id of an instruction
   };
 
-  ProtobufMessage module_;
-  uint64_t last_id_ = 0;
-  size_t num_windows_ = 0;
-  bool is_sharded_ = false, is_changed_ = false;
   // These describe the computation that is being changed.
-  std::unordered_map<uint64_t, std::string> shapes_;
   std::unordered_map<uint64_t, std::string_view> constants_;
   std::map<std::pair<uint64_t, std::string>, Operands> operands_;
-  std::vector<std::string> instructions_;
 };
 
 }  // namespace

@@ -1,12 +1,10 @@
 #include "torch_xla_ext/csrc/runtime_fixes/tiling.h"
 
-#include <algorithm>
 #include <functional>
 #include <numeric>
 
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
-#include "torch_xla_ext/csrc/runtime_fixes/sharding_call.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -134,26 +132,6 @@ std::optional<Tiling> TilingOf(std::string_view serialized) {
   }
   if (tiling.devices.size() != Product(tiling.sizes)) return std::nullopt;
   return tiling;
-}
-
-std::optional<uint64_t> LastIdOfDividedProgram(const ProtobufMessage& module) {
-  uint64_t last_id = 0;
-  bool is_divided = false;
-  for (const std::string_view text : module.All(hlo::module::kComputations)) {
-    const ProtobufMessage computation(text);
-    for (const std::string_view inner :
-         computation.All(hlo::computation::kInstructions)) {
-      const ProtobufMessage one(inner);
-      last_id = std::max(last_id, one.Number(hlo::instruction::kId));
-      const std::string_view sharding = one.Bytes(hlo::instruction::kSharding);
-      if (IsManual(sharding)) return std::nullopt;
-      is_divided =
-          is_divided || (one.Bytes(hlo::instruction::kOpcode) == "parameter" &&
-                         TilingOf(sharding).has_value());
-    }
-  }
-  if (!is_divided) return std::nullopt;
-  return last_id;
 }
 
 }  // namespace torch_xla_ext

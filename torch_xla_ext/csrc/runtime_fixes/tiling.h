@@ -9,8 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
-
 namespace torch_xla_ext {
 
 using Sizes = std::vector<uint64_t>;
@@ -41,11 +39,6 @@ struct Tiling {
 // The tiling of an xla::OpSharding; nothing if it has none, is for several
 // tensors, or has subgroup types.
 std::optional<Tiling> TilingOf(std::string_view serialized);
-
-// The largest id of the instructions of `module`, an xla::HloModuleProto, if a
-// parameter is divided; nothing if none is, or if the program has regions of
-// manual sharding.
-std::optional<uint64_t> LastIdOfDividedProgram(const ProtobufMessage& module);
 
 }  // namespace torch_xla_ext
 

@@ -19,7 +19,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -446,36 +445,6 @@ namespace thread {
 // Runs `fn` in one of torch_xla's threads.
 void Schedule(std::function<void()> fn);
 }  // namespace thread
-
-// The values of the map have another type upstream, but an empty map is the
-// same with values of any type. The destructor, which is upstream's, destroys
-// the values.
-class DynamicShapeDetector {
- public:
-  static DynamicShapeDetector* Get();
-  DynamicShapeDetector() {}
-  ~DynamicShapeDetector();
-  DynamicShapeDetector(const DynamicShapeDetector&) = delete;
-
- private:
-  friend struct DynamicShapeDetectorLayout;
-  struct TrieBuilder {
-    void* node = nullptr;
-    size_t matched = 0;
-  };
-
-  union {
-    std::unordered_map<std::string, int> session_infos_{};
-  };
-  void* current_session_ = nullptr;
-  TrieBuilder builder_;
-};
-struct DynamicShapeDetectorLayout {
-  static_assert(offsetof(DynamicShapeDetector, current_session_) ==
-                torch_xla_ext::layout::kCurrentSessionOffset);
-  static_assert(offsetof(DynamicShapeDetector, builder_) ==
-                torch_xla_ext::layout::kTrieBuilderOffset);
-};
 
 struct ShapeHelper {
   static const xla::Shape& ShapeOfXlaOp(xla::XlaOp op);

@@ -1,0 +1,36 @@
+#include "torch_xla_ext/csrc/runtime_fixes/passes.h"
+
+#include <utility>
+
+#include "torch_xla_ext/csrc/runtime_fixes/conversions.h"
+#include "torch_xla_ext/csrc/runtime_fixes/gathered_weights.h"
+#include "torch_xla_ext/csrc/runtime_fixes/gradient_windows.h"
+#include "torch_xla_ext/csrc/runtime_fixes/partitioned_operands.h"
+#include "torch_xla_ext/csrc/runtime_fixes/precision.h"
+#include "torch_xla_ext/csrc/runtime_fixes/reductions.h"
+#include "torch_xla_ext/csrc/runtime_fixes/shared_windows.h"
+
+namespace torch_xla_ext {
+
+std::optional<std::string> CorrectProgram(const std::string& module,
+                                          uint64_t precision) {
+  std::optional<std::string> corrected;
+  const auto apply = [&](const auto& pass) {
+    auto changed = pass(corrected ? *corrected : module);
+    if (changed) corrected = std::move(changed);
+  };
+  // Reductions come first, because their initial values decide which windows
+  // are separated. Weights are gathered before gradients are ordered: a
+  // gathered weight is an operand of a product of the backward pass. The
+  // conversions that reductions add are corrected, too.
+  apply(CorrectReductions);
+  apply(CorrectPartitionedOperands);
+  apply(SeparateWindows);
+  apply(GatherWeights);
+  apply(OrderGradients);
+  apply(CorrectConversions);
+  apply([&](const std::string& one) { return SetPrecision(one, precision); });
+  return corrected;
+}
+
+}  // namespace torch_xla_ext
