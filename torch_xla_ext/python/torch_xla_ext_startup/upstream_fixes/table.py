@@ -138,6 +138,16 @@ FIXES = (
         everywhere=True,
     ),
     _torch(
+        "compiled_optimizers",
+        reason="a compiled optimizer with several groups of parameters loses their first step",
+        test="tests/users/compiled_optimizers_test.py",
+        replaces={
+            "torch._dynamo.variables.optimizer:OptimizerVariable.move_step_if_cpu": (
+                "dynamo_bridge:move_steps_before_tracing"
+            )
+        },
+    ),
+    _torch(
         "activation_checkpoint",
         reason="torch.utils.checkpoint needs a module torch.xla, and XLA merges both passes",
         test="tests/users/activation_checkpoint_test.py",
