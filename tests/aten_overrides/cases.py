@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from aten_overrides import sums
+from aten_overrides import sums, variants
 
 with mock.patch.object(sys, "argv", sys.argv[:1]):  # PyTorch's test modules read sys.argv
     from torch.testing._internal import common_methods_invocations as invocations
@@ -64,6 +64,16 @@ MODES = {
     "compiled gradients": Mode(("float32",), is_compiled=True, has_gradients=True, most=2),
     "specials": Mode(("float32", "bfloat16")),
     "sums": Mode(("bfloat16", "float16")),
+    "strided": Mode(("float32", "int64", "complex64"), most=12),
+    "out": Mode(("float32", "int64", "complex64"), most=12),
+    "in place": Mode(("float32", "int64", "complex64"), most=12),
+    "wrong": Mode(("float32",)),
+}
+_VARIANTS = {
+    "strided": variants.strided,
+    "out": variants.out,
+    "in place": variants.in_place,
+    "wrong": variants.wrong,
 }
 
 # Random numbers differ; random_numbers_test.py looks at their distributions.
@@ -179,20 +189,23 @@ def make(mode: str, name: str, dtype: str) -> list[Case]:
             Case(function, args, {}, _itself) for function, args in sums.make(name, DTYPES[dtype])
         ]
     operator = operators()[name]
+    if mode in _VARIANTS:
+        calls = _VARIANTS[mode](operator, DTYPES[dtype])
+        return [_case(call, name, sample, False) for call, sample in calls]
     has_gradients = MODES[mode].has_gradients
     samples = operator.sample_inputs("cpu", DTYPES[dtype], requires_grad=has_gradients)
-    cases = (_case(operator, name, sample, has_gradients) for sample in samples)
+    cases = (_case(operator.op, name, sample, has_gradients) for sample in samples)
     if mode == "specials":
         return list(itertools.islice(_with_specials(cases), 25))
     return list(cases)
 
 
-def _case(operator: core.OpInfo, name: str, sample: core.SampleInput, has_gradients: bool) -> Case:
+def _case(function: Callable, name: str, sample: core.SampleInput, has_gradients: bool) -> Case:
     process = INVARIANTS.get(name, _itself)
     if has_gradients:
         # OpInfo's own choice of the results' parts that do not depend on signs and phases.
         process = sample.output_process_fn_grad
-    return Case(operator.op, (sample.input, *sample.args), dict(sample.kwargs), process)
+    return Case(function, (sample.input, *sample.args), dict(sample.kwargs), process)
 
 
 def tensors(tree: object) -> list[torch.Tensor]:

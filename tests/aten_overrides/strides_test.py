@@ -188,3 +188,14 @@ def test_a_spectrum_of_one_channel() -> None:
         return torch.stft(x[:, 0], 8, center=False, window=window, return_complex=True)
 
     check(spectrum, torch.linspace(-1, 2, 64).view(32, 2).square(), torch.hann_window(8), **CLOSE)
+
+
+def test_circular_padding_of_a_view_after_a_write() -> None:
+    """PyTorch's kernel refers to the sizes of a value that the view replaces, and freed them."""
+    rows = torch.arange(6.0).view(2, 3)
+    around = torch.zeros(1, 2, 3, 2, device="xla")
+    for i in range(3):
+        around[..., 1] = rows.to("xla") + i
+        padded = torch.nn.functional.pad(around[..., 1], (1, 2), mode="circular")
+        expected = torch.nn.functional.pad(rows[None] + i, (1, 2), mode="circular")
+        assert torch.equal(padded.cpu(), expected)

@@ -191,6 +191,18 @@ def test_state_on_the_wrong_device_is_named(kind: Any, options: dict[str, Any], 
         capture(step)(torch.ones(2, 4, device="xla"))
 
 
+@pytest.mark.parametrize("location", [None, "cpu", "xla"])
+def test_saved_tensors_that_require_gradients(location: str | None) -> None:
+    leaf = torch.arange(3.0, device="xla", requires_grad=True)
+    file = io.BytesIO()
+    torch.save([leaf, leaf * 2], file)
+    file.seek(0)
+    for loaded, factor in zip(torch.load(file, map_location=location), (1, 2), strict=True):
+        assert loaded.is_leaf and loaded.requires_grad
+        assert loaded.device.type == (location or "xla")
+        assert loaded.tolist() == [0, factor, 2 * factor]
+
+
 def test_loaded_onto_the_device() -> None:
     whole = torch.arange(6.0)
     values = {"a": whole.view(2, 3).t(), "b": [nn.Parameter(torch.ones(2))], "c": whole.bfloat16()}

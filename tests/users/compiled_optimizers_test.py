@@ -86,6 +86,7 @@ def check(
     name: str,
     options: dict[str, object],
     scheduler: Callable[..., lr_scheduler.LRScheduler] | None = None,
+    is_grouped: bool = False,
 ) -> None:
     torch._dynamo.reset()
     kind, defaults = OPTIMIZERS[name]
@@ -97,7 +98,8 @@ def check(
     ):
         only_ours = {"capturable", "fused"} if each is theirs else set()
         own_options = {key: value for key, value in options.items() if key not in only_ours}
-        optimizer = kind(each.parameters(), **{**defaults, **own_options})
+        groups = [{"params": [p]} for p in each.parameters()] if is_grouped else each.parameters()
+        optimizer = kind(groups, **{**defaults, **own_options})
         results.append(trained(each, optimizer, scheduler and scheduler(optimizer), compile_))
     expected, values = results
     start = [parameter.detach() for parameter in model().parameters()]
@@ -126,7 +128,7 @@ def test_options_of_optimizers(name: str, options: dict[str, object]) -> None:
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("name", ["AdamW", "SGD"])
 def test_each_scheduler(name: str, scheduler: str) -> None:
-    check(name, {}, SCHEDULERS[scheduler])
+    check(name, {}, SCHEDULERS[scheduler], is_grouped=True)
 
 
 def test_step_alone() -> None:

@@ -254,6 +254,20 @@ def test_a_subclass_of_two_tensors() -> None:
     check(run)
 
 
+def test_a_subclass_of_two_tensors_compiled() -> None:
+    def run(device: str) -> object:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            x.view(2, 2)[0].add_(1)
+            return x * 2
+
+        both = TwoTensor(torch.arange(4.0, device=device), torch.ones(4, device=device))
+        backend = "openxla" if device == "xla" else "aot_eager"
+        result = torch.compile(function, backend=backend)(both)
+        return both.a, both.b, result.a, result.b
+
+    check(run)
+
+
 def test_functionalize_keeps_writes() -> None:
     def run(device: str) -> object:
         def function(x: torch.Tensor) -> torch.Tensor:

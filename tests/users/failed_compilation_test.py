@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch_xla
 from testing.scripts import run_script
+from torch_xla.core.xla_builder import create_placeholder_tensor
 
 
 def unknown(x: torch.Tensor) -> torch.Tensor:
@@ -121,6 +122,15 @@ def memory_mappings(number: int) -> Iterator[None]:
         yield
     finally:
         libc.munmap(ctypes.c_void_p(start), ctypes.c_size_t(size))
+
+
+def test_a_failed_read_of_an_index() -> None:
+    """In upstream torch_xla the process ends: x[i] holds the GIL, which is not taken again."""
+    x, i = torch.arange(4).to("xla"), torch.tensor(0, device="xla")
+    with pytest.raises(RuntimeError, match="NoSuchTarget"):
+        x[unknown(i)]
+    with pytest.raises(RuntimeError):
+        x[create_placeholder_tensor(i.shape, i.dtype)]
 
 
 def test_too_many_programs() -> None:

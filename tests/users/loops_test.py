@@ -147,6 +147,8 @@ def writes(x: torch.Tensor) -> torch.Tensor:
 REFUSED = {
     "a read": (lambda x, _: x + x.sum().item(), "reads the value"),
     "a branch": (lambda x, _: x + 1 if x.sum() > 0 else x, "reads the value"),
+    "an index": (lambda x, w: x + w[x.argmax()], r"by an index; .* x.i.view.1.. reads x.i."),
+    "a slice": (lambda x, w: x + w[x.argmax() :].sum(), "by an index"),
     "a write to an argument": (lambda x, _: writes(x), "writes to its argument"),
     "a write to another tensor": (lambda x, w: x + writes(w), "writes to a tensor of outside"),
     "a write through a view": (lambda x, w: x + w[:1].mul_(2), "writes to a tensor of outside"),

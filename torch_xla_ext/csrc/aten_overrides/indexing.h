@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla_ext/csrc/aten_overrides/indexing_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/masked_fill.h"
 #include "torch_xla_ext/csrc/aten_overrides/strides.h"
 #include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
@@ -72,9 +73,9 @@ inline at::Tensor& IndexPut_(at::Tensor& self, const Indices& indices,
                              const at::Tensor& values, bool accumulate) {
   // The dtype differs only if a mask is filled (indexing_checks.h).
   const bool is_own = values.scalar_type() == self.scalar_type();
-  return Upstream::index_put_(self, OfOneDtype(indices),
-                              is_own ? values : ValueOfMask(self, values),
-                              accumulate);
+  return Upstream::index_put_(
+      self, OfOneDtype(WithoutMasks(self, indices, values)),
+      is_own ? values : ValueOfMask(self, values), accumulate);
 }
 
 inline at::Tensor& IndexPutImpl_(at::Tensor& self, const Indices& indices,

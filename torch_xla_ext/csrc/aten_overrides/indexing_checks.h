@@ -8,7 +8,6 @@
 #include <ATen/MetaFunctions.h>
 #include <ATen/WrapDimUtils.h>
 
-#include <algorithm>
 #include <optional>
 #include <type_traits>
 #include <vector>
@@ -39,23 +38,7 @@ inline void CheckAssignment(const at::Tensor& self,
       continue;
     }
     const at::ScalarType type = index->scalar_type();
-    if (type == at::kBool || type == at::kByte) {
-      const bool is_whole =
-          indices.size() == 1 && values.dim() == 1 + self.dim() - index->dim();
-      bool is_valid =
-          !is_whole || values.size(0) <= std::max<int64_t>(index->numel(), 1);
-      // The dimensions that follow the mask's.
-      for (int64_t j = 1; indices.size() == 1 && j <= values.dim() &&
-                          j <= self.dim() - index->dim();
-           ++j) {
-        is_valid &= values.size(-j) == 1 || values.size(-j) == self.size(-j);
-      }
-      TORCH_CHECK(is_valid, "shape mismatch: value tensor of shape ",
-                  values.sizes(),
-                  " cannot be broadcast to indexing result of a mask of ",
-                  index->sizes());
-      return;
-    }
+    if (type == at::kBool || type == at::kByte) return;  // see WithoutMasks()
     described.push_back(at::detail::empty_meta(index->sizes(), type));
   }
   c10::List<std::optional<at::Tensor>> list;
@@ -68,6 +51,36 @@ inline void CheckAssignment(const at::Tensor& self,
               "shape mismatch: value tensor of shape ", values.sizes(),
               " cannot be broadcast to indexing result of shape ",
               chosen.sizes());
+}
+
+// The indices of the elements that masks select, if their number must be that
+// of the values.
+inline c10::List<std::optional<at::Tensor>> WithoutMasks(
+    const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices,
+    const at::Tensor& values) {
+  const auto is_mask = [](const std::optional<at::Tensor>& index) {
+    return index && index->defined() && index->dim() > 0 &&
+           (index->scalar_type() == at::kBool ||
+            index->scalar_type() == at::kByte);
+  };
+  bool has_mask = false, has_number = false;
+  for (const std::optional<at::Tensor> index : indices) {
+    has_mask |= is_mask(index);
+    has_number |= index && index->defined() && index->dim() == 0;
+  }
+  if (!has_mask || has_number || values.numel() == 1) return indices;
+  c10::List<std::optional<at::Tensor>> result;
+  for (const std::optional<at::Tensor> index : indices) {
+    if (!is_mask(index)) {
+      result.push_back(index);
+      continue;
+    }
+    for (const at::Tensor& one : at::nonzero(*index).unbind(1)) {
+      result.push_back(one);
+    }
+  }
+  CheckAssignment(self, result, values);
+  return result;
 }
 
 inline void CheckIndices(const at::Tensor& self,
@@ -130,6 +143,7 @@ inline void CheckIndexPut(const at::Tensor& self,
 template <typename Value>
 void CheckIndexFill(const char* name, const at::Tensor& self, int64_t dim,
                     const at::Tensor& index, const Value& value) {
+  at::maybe_wrap_dim(dim, self.dim());
   CheckIndexed(name, self, dim, index);
   if constexpr (std::is_same_v<Value, at::Tensor>) {
     TORCH_CHECK(value.dim() == 0,
@@ -197,9 +211,14 @@ inline void CheckIndexAdd(const at::Tensor& self, int64_t dim,
 inline void CheckIndexCopy(const at::Tensor& self, int64_t dim,
                            const at::Tensor& index, const at::Tensor& source) {
   CheckIndexed("index_copy", self, dim, index);
+  const bool are_integers =
+      at::isIntegralType(self.scalar_type(), /*includeBool=*/true) &&
+      at::isIntegralType(source.scalar_type(), /*includeBool=*/true);
   at::meta::index_copy(
       self, dim, index,
-      at::detail::empty_meta(source.sizes(), self.scalar_type()));
+      at::detail::empty_meta(source.sizes(), are_integers
+                                                 ? self.scalar_type()
+                                                 : source.scalar_type()));
 }
 
 inline void CheckIndexSelect(const at::Tensor& self, int64_t dim,

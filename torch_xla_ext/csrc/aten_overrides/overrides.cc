@@ -407,6 +407,7 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("reshape", Reshape);
   m.impl("stft", Stft);
   // views.h
+  m.impl("_pad_circular", PadCircular);
   m.impl("detach", TORCH_FN(Detach));
   m.impl("fill_diagonal_", FillDiagonal_);
 }

@@ -40,6 +40,9 @@ inline void CheckWeights(const at::Tensor& self, const at::Tensor& target,
 
 // Whether a tensor that is added to a result can be expanded to its sizes.
 inline void CheckAdded(const at::Tensor& self, at::IntArrayRef sizes) {
+  TORCH_CHECK(self.dim() <= static_cast<int64_t>(sizes.size()), "a tensor of ",
+              self.sizes(), " cannot be added to a result of ", sizes,
+              ", which has fewer dimensions");
   at::inferExpandGeometry(self.sizes(), self.strides(), sizes);
 }
 

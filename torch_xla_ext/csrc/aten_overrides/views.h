@@ -6,6 +6,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_pad_circular_native.h>
 #include <ATen/ops/detach_ops.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
@@ -420,6 +421,16 @@ inline at::Tensor& FillDiagonal_(at::Tensor& self, const at::Scalar& value,
   }
   diagonal.fill_(value);
   return self;
+}
+
+// PyTorch's kernel refers to the sizes of a view's value while it makes slices,
+// which replace the value if the view's base has been written to.
+inline at::Tensor PadCircular(const at::Tensor& self,
+                              c10::SymIntArrayRef padding) {
+  if (at::functionalization::impl::isFunctionalTensor(self)) {
+    at::functionalization::impl::sync(self);
+  }
+  return at::native::_pad_circular_symint(self, padding);
 }
 
 // Packs on the device. The step counts are a CPU tensor, as the lengths are:

@@ -35,9 +35,10 @@ constexpr uint32_t kName = 1, kOpcode = 2, kShape = 3, kMetadata = 7,
                    kPaddingConfig = 21, kCustomCallTarget = 28,
                    kDotDimensionNumbers = 30, kId = 35, kOperandIds = 36,
                    kCalledComputationIds = 38, kSharding = 40,
-                   kBackendConfig = 43, kFeatureGroupCount = 50,
-                   kPrecisionConfig = 51, kBatchGroupCount = 58,
-                   kComparisonDirection = 63, kCustomCallApiVersion = 77;
+                   kBackendConfig = 43, kScatterDimensionNumbers = 48,
+                   kFeatureGroupCount = 50, kPrecisionConfig = 51,
+                   kBatchGroupCount = 58, kComparisonDirection = 63,
+                   kCustomCallApiVersion = 77;
 }
 namespace convolution {
 constexpr uint32_t kKernelInputFeature = 3, kKernelOutputFeature = 4,
@@ -46,6 +47,12 @@ constexpr uint32_t kKernelInputFeature = 3, kKernelOutputFeature = 4,
 namespace dot {
 constexpr uint32_t kLeftContracting = 1, kRightContracting = 2, kLeftBatch = 3,
                    kRightBatch = 4;
+}
+namespace scatter {
+constexpr uint32_t kUpdateWindow = 1, kIndexVector = 4, kOperandBatch = 5;
+}
+namespace padding {
+constexpr uint32_t kDimensions = 1, kHigh = 2;  // of a dimension
 }
 namespace precision_config {
 constexpr uint32_t kOperandPrecision = 1, kAlgorithm = 2;

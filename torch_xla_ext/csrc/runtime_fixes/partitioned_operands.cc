@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -20,7 +19,6 @@ namespace {
 namespace instruction = hlo::instruction;
 namespace literal = hlo::literal;
 namespace shape = hlo::shape;
-constexpr int64_t kLargestIndex = std::numeric_limits<int32_t>::max();
 
 // Whether a sharding is that of a mesh with several axes: it divides several
 // dimensions, or some devices have the same shard.
@@ -44,6 +42,20 @@ bool IsSorted(std::string_view serialized) {
          std::all_of(parts.begin(), parts.end(), IsSorted);
 }
 
+uint64_t DevicesOf(std::string_view serialized) {
+  const ProtobufMessage sharding(serialized);
+  uint64_t devices = 1;
+  for (const uint64_t size :
+       sharding.Numbers(hlo::sharding::kTileAssignmentDimensions)) {
+    devices *= size;
+  }
+  for (const std::string_view part :
+       sharding.All(hlo::sharding::kTupleShardings)) {
+    devices = std::max(devices, DevicesOf(part));
+  }
+  return devices;
+}
+
 class PartitionedOperands : public ProgramPass {
  public:
   explicit PartitionedOperands(const std::string& serialized)
@@ -54,6 +66,7 @@ class PartitionedOperands : public ProgramPass {
     const std::string_view sharding = one.Bytes(instruction::kSharding);
     has_several_axes_ = has_several_axes_ || HasSeveralAxes(sharding);
     is_sorted_ = is_sorted_ && IsSorted(sharding);
+    devices_ = std::max(devices_, DevicesOf(sharding));
   }
 
   bool IsNeeded() const override { return is_sharded_; }
@@ -68,7 +81,7 @@ class PartitionedOperands : public ProgramPass {
   void Correct(ProtobufMessage* one) {
     const std::string_view opcode = one->Bytes(instruction::kOpcode);
     if (opcode == "scatter") {
-      NarrowIndices(one);
+      PadScatter(one);
     } else if (has_manual_region_) {
       return;
     } else if (opcode == "select-and-scatter") {
@@ -82,42 +95,69 @@ class PartitionedOperands : public ProgramPass {
 
   // A scatter's operands are its tensors, then the indices, then as many
   // updates.
-  void NarrowIndices(ProtobufMessage* scatter) {
+  void PadScatter(ProtobufMessage* scatter) {
+    const ProtobufMessage numbers(
+        scatter->Bytes(instruction::kScatterDimensionNumbers));
+    if (numbers.Has(hlo::scatter::kOperandBatch)) return;
+    const std::vector<uint64_t> window =
+        numbers.Numbers(hlo::scatter::kUpdateWindow);
     std::vector<uint64_t> operands = scatter->Numbers(instruction::kOperandIds);
     const size_t place = operands.size() / 2;
-    const ProtobufMessage type(shapes_.at(operands[place]));
-    const std::vector<uint64_t> sizes =
-        ProtobufMessage(shapes_.at(operands[0])).Numbers(shape::kDimensions);
-    const bool fits =
-        std::all_of(sizes.begin(), sizes.end(), [](uint64_t size) {
-          return size <= static_cast<uint64_t>(kLargestIndex);
-        });
-    if (type.Number(shape::kElementType) != hlo::kS64 || !fits) return;
-    const std::string wide = type.Serialize();
-    ProtobufMessage narrow = type;
-    narrow.SetNumber(shape::kElementType, hlo::kS32);
-    // This does not use a clamp operation, because XLA's passes do not expect
-    // operands of different sizes in it.
-    const uint64_t raised =
-        Add("maximum", wide, {operands[place], Everywhere(-1, wide)});
-    const uint64_t clamped =
-        Add("minimum", wide, {raised, Everywhere(kLargestIndex, wide)});
-    operands[place] = Add("convert", narrow.Serialize(), {clamped});
+    std::vector<uint64_t> of_updates, of_indices;
+    for (const uint64_t size : SizesOf(operands.back())) {
+      const bool is_window = std::find(window.begin(), window.end(),
+                                       of_updates.size()) != window.end();
+      of_updates.push_back(is_window ? 0
+                                     : (devices_ - size % devices_) % devices_);
+      if (!is_window) of_indices.push_back(of_updates.back());
+    }
+    if (std::count(of_updates.begin(), of_updates.end(), 0) ==
+        static_cast<int64_t>(of_updates.size())) {
+      return;
+    }
+    if (of_indices.size() < SizesOf(operands[place]).size()) {
+      of_indices.insert(
+          of_indices.begin() + numbers.Number(hlo::scatter::kIndexVector), 0);
+    }
+    for (size_t i = place; i < operands.size(); ++i) {
+      // Updates at the index -1 are dropped.
+      operands[i] = Padded(operands[i], i == place ? of_indices : of_updates,
+                           i == place ? -1 : 0);
+    }
     scatter->SetNumbers(instruction::kOperandIds, operands);
   }
 
-  uint64_t Everywhere(int64_t value, const std::string& shape) {
+  std::vector<uint64_t> SizesOf(uint64_t operand) const {
+    return ProtobufMessage(shapes_.at(operand)).Numbers(shape::kDimensions);
+  }
+
+  uint64_t Padded(uint64_t operand, const std::vector<uint64_t>& more,
+                  int64_t value) {
     ProtobufMessage type;
     type.SetNumber(shape::kElementType, hlo::kS64);
     type.SetBytes(shape::kLayout, "");
-    ProtobufMessage literal;
+    ProtobufMessage literal, constant;
     literal.SetBytes(literal::kShape, type.Serialize());
     literal.SetNumbers(literal::kS64s, {static_cast<uint64_t>(value)});
-    ProtobufMessage constant;
     constant.SetBytes(instruction::kLiteral, literal.Serialize());
     const uint64_t number =
         Add("constant", type.Serialize(), {}, std::move(constant));
-    return Add("broadcast", shape, {number});
+    ProtobufMessage padded(shapes_.at(operand));
+    type.SetNumber(shape::kElementType, padded.Number(shape::kElementType));
+    const uint64_t margin = Add("convert", type.Serialize(), {number});
+    std::vector<uint64_t> sizes = SizesOf(operand);
+    std::vector<std::string> edges;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      sizes[i] += more[i];
+      ProtobufMessage edge;
+      edge.SetNumber(hlo::padding::kHigh, more[i]);
+      edges.push_back(edge.Serialize());
+    }
+    padded.SetNumbers(shape::kDimensions, sizes);
+    ProtobufMessage configuration, pad;
+    configuration.Replace(hlo::padding::kDimensions, edges);
+    pad.SetBytes(instruction::kPaddingConfig, configuration.Serialize());
+    return Add("pad", padded.Serialize(), {operand, margin}, std::move(pad));
   }
 
   void GatherOfConvolution(ProtobufMessage* one) {
@@ -208,6 +248,7 @@ class PartitionedOperands : public ProgramPass {
         numbers.empty() ? "" : "unspecified_dims=[" + numbers + "]");
   }
 
+  uint64_t devices_ = 1;
   bool has_several_axes_ = false;
   bool is_sorted_ = true;  // the devices of all tilings
   std::string following_;  // what takes the place of the corrected instruction

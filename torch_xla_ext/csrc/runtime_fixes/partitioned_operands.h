@@ -12,11 +12,10 @@ namespace torch_xla_ext {
 // are replaced, if it has shardings. Returns nothing if no operand needs to
 // change.
 //
-// Scatters use 32-bit indices instead of 64-bit ones. If the indices are
+// Scatters get more updates, up to a multiple of the number of devices, whose
+// indices are out of range, so that they are dropped. If the updates are
 // divided unequally, as a slice of a sharded tensor can be, the partitioner
-// pads them with a 32-bit number, and aborts the process if they have 64 bits.
-// Indices are clamped first such that an index out of range stays out of range,
-// and its update is dropped.
+// applies its own padding, or aborts the process if indices have 64 bits.
 //
 // The operands of the other operations become whole in the dimensions that the
 // partitioner divides wrongly; it still shards the others. Programs with

@@ -4,6 +4,7 @@ A function here that needs the package torch_xla_ext imports it when it is calle
 """
 
 import functools
+import os
 
 from torch_xla_ext_startup.upstream_fixes import (
     decompositions,
@@ -25,6 +26,9 @@ _WHILE_LOOP = "torch._higher_order_ops.while_loop"
 @functools.cache
 def install() -> None:
     """Install the hooks; a second call does nothing."""
+    # Reads release the GIL in csrc/interpose/waiting.cc. torch_xla would not take it again when a
+    # read fails, and x[i] would end the process.
+    os.environ.setdefault("XLA_RELEASE_GIL_DURING_TRANSFER", "0")
     root_logger.remove_handlers()
     replacement.install([*table.FIXES, *huggingface.FIXES])
     loading.register()

@@ -53,6 +53,7 @@ class CompiledGraph:
     def __init__(self, graph: torch.fx.GraphModule, memory: SharedMemory | None = None) -> None:
         _write_to_donors_themselves(graph)
         self._graph, self._memory = graph, memory
+        self._returns_one = not isinstance(_output(graph), (list, tuple))
         self._programs: dict[object, _Program] = {}
 
     def run(self, *arguments: object) -> object:
@@ -64,7 +65,7 @@ class CompiledGraph:
         else:
             with running(tensors):
                 results = program.run(tensors)
-        return results[0] if len(results) == 1 else results
+        return results[0] if self._returns_one else results
 
     def _program(self, arguments: Sequence[object], tensors: list[torch.Tensor]) -> _Program:
         numbers = (value for value in arguments if not isinstance(value, torch.Tensor))
@@ -194,10 +195,14 @@ def _trace(
         trace.end()
 
 
+def _output(graph: torch.fx.GraphModule) -> object:
+    (output,) = graph.graph.find_nodes(op="output")
+    return output.args[0]
+
+
 def _result_dtypes(graph: torch.fx.GraphModule) -> list[torch.dtype | None]:
     """Return PyTorch's dtypes of the graph's results; None for a result that is not a tensor."""
-    (output,) = graph.graph.find_nodes(op="output")
-    (nodes,) = output.args
+    nodes = _output(graph)
     nodes = nodes if isinstance(nodes, (list, tuple)) else [nodes]
     described = [getattr(node, "meta", {}).get("val") for node in nodes]
     return [value.dtype if isinstance(value, torch.Tensor) else None for value in described]

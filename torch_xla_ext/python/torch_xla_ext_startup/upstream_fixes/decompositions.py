@@ -45,6 +45,7 @@ _FOR_GRADIENTS = ("upsample_bilinear2d", "upsample_nearest2d", "upsample_triline
 _ADAPTIVE_POOL = torch.ops.aten._adaptive_avg_pool2d.default
 # PyTorch's kernels require operands of one dtype; the decompositions would convert them.
 _OF_ONE_DTYPE = ("addmv", "grid_sampler_2d")
+_OF_ADDMV = ((0, 2, 1), (1, 2, 1))  # the operands' dimensions
 _NEAREST = 1  # an interpolation mode of grid_sampler_2d
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
@@ -164,8 +165,20 @@ def _check_dtypes(
 
 
 def _check_sizes(operator: torch._ops.OpOverload, args: Sequence[object]) -> None:
-    """Refuse images without pixels or channels, as PyTorch's kernels do."""
+    """Refuse images without pixels or channels, and other sizes, as PyTorch's kernels do."""
     name = operator.overloadpacket.__name__
+    if name == "addmv" and (args[0].dim(), args[1].dim(), args[2].dim()) not in _OF_ADDMV:
+        raise RuntimeError(
+            "vector + matrix @ vector expected, got "
+            f"{args[0].dim()}, {args[1].dim()}, {args[2].dim()}"
+        )
+    if name == "grid_sampler_2d":
+        image, grid = args[0].shape, args[1].shape
+        if len(grid) != 4 or grid[-1] != 2 or image[:1] != grid[:1]:
+            raise RuntimeError(
+                f"grid_sampler: expected a grid of size {[*image[:1], 'height', 'width', 2]} for "
+                f"an input of size {list(image)}, but got one of size {list(grid)}"
+            )
     if "upsample" in name:
         image, size = args[0].shape, list(args[1])
         rank = len(size) + 2

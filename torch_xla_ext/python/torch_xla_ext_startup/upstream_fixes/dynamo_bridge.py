@@ -14,7 +14,7 @@ import logging
 import operator
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch_xla
@@ -22,6 +22,9 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_xla_ext_startup.upstream_fixes import decompositions
 from xla_kernels.replacement import temporarily_replaced
+
+if TYPE_CHECKING:
+    from torch._dynamo.variables.optimizer import OptimizerVariable
 
 # docs/debugging.md documents this name, so programs may have configured the logger.
 _log = logging.getLogger("torch_xla_ext.openxla")
@@ -274,6 +277,22 @@ def new_fake_tensor(original: Callable[..., torch.Tensor]) -> staticmethod:
         return original(cls, mode, elem, device, *args, **options)
 
     return staticmethod(new)
+
+
+def move_steps_before_tracing(
+    original: Callable[["OptimizerVariable"], None],
+) -> Callable[["OptimizerVariable"], None]:
+    """Move an optimizer's step counts to the device before its groups are traced, and not between.
+
+    Dynamo moves all counts at each group. The graph already writes to the former groups' counts on
+    the host, so that their first step would be lost. On CUDA, Dynamo makes them on the device.
+    """
+
+    def move_step_if_cpu(optimizer: "OptimizerVariable") -> None:
+        if not optimizer.tensor_to_source:
+            original(optimizer)
+
+    return move_step_if_cpu
 
 
 def _save_random_numbers(joint_graph: torch.fx.GraphModule) -> bool:

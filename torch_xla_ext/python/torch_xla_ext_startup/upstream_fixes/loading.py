@@ -38,6 +38,16 @@ def rebuild_tensor(original: Callable[..., torch.Tensor]) -> Callable[..., torch
     return rebuild_tensor
 
 
+def rebuild_device_tensor(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Make a leaf of a pickled tensor that requires a gradient; its copy is not one."""
+
+    @functools.wraps(original)
+    def rebuild_device_tensor(data: torch.Tensor, *place: object) -> torch.Tensor:
+        return original(data.detach(), *place)
+
+    return rebuild_device_tensor
+
+
 def register() -> None:
     """Make torch.load keep storages for XLA devices on the host."""
     # Registered before PyTorch's functions, which refuse unknown devices.

@@ -24,6 +24,7 @@ _READS = {
     *("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__"),
     *("__complex__", "__repr__", "__format__", "__array__", "__contains__", "is_nonzero"),
 }
+_INDEXING = ("__getitem__", "__setitem__")
 GRADIENT = torch.Tensor.grad.__get__
 # Parts of errors that are raised if the value of a placeholder is read.
 _NO_VALUE = ("has no value", "buffer != nullptr")
@@ -194,13 +195,29 @@ def all_equal(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> b
     )
 
 
-def refuse_read(loop: str, tensor: torch.Tensor, by: str) -> None:
-    """Raise an error if the torch.Tensor method `by` reads the tensor's value on the host."""
-    if by in _READS:
-        raise RuntimeError(
-            f"{loop} reads the value of a tensor {describe(tensor)} on the host, by {by}; a loop "
-            "runs only on the device: use the tensor itself, or a loop in Python"
-        )
+def refuse_reads(loop: str, name: str, args: tuple, leaves: Sequence[object]) -> None:
+    """Raise an error if a method of torch.Tensor reads an XLA tensor's value on the host.
+
+    Args:
+        name: the method. args: its arguments. leaves: all leaves of its arguments.
+    """
+    remedy = "use the tensor itself"
+    if name in _INDEXING:
+        name, remedy = "an index", "x[i.view(1)] reads x[i] on the device"
+        leaves = [
+            each
+            for index in pytree.tree_leaves(args[1])
+            for each in ((index.start, index.stop) if isinstance(index, slice) else (index,))
+            if isinstance(each, torch.Tensor) and not each.dim() and each.dtype != torch.bool
+        ]
+    elif name not in _READS:
+        return
+    for value in leaves:
+        if isinstance(value, torch.Tensor) and value.device.type == "xla":
+            raise RuntimeError(
+                f"{loop} reads the value of a tensor {describe(value)} on the host, by {name}; a "
+                f"loop runs only on the device: {remedy}, or use a loop in Python"
+            )
 
 
 def refuse_statistics(
@@ -235,9 +252,10 @@ class _Watch(TorchFunctionMode):
     ) -> object:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        for value in pytree.tree_leaves((args, kwargs)):
+        leaves = pytree.tree_leaves((args, kwargs))
+        refuse_reads(self._loop, name, args, leaves)
+        for value in leaves:
             if isinstance(value, torch.Tensor) and value.device.type == "xla":
-                refuse_read(self._loop, value, name)
                 self._see(value)
         refuse_statistics(func, args, kwargs, self._refuse_write)
         result = func(*args, **kwargs)

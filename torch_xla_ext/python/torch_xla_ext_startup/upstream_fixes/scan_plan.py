@@ -264,9 +264,7 @@ class _Tracing(TorchFunctionMode):
             return func(*args)
         name = getattr(func, "__name__", "")
         leaves = pytree.tree_leaves((args, kwargs))
-        for value in leaves:
-            if isinstance(value, torch.Tensor) and value.device.type == "xla":
-                loop_functions.refuse_read(LOOP, value, name)
+        loop_functions.refuse_reads(LOOP, name, args, leaves)
         loop_functions.refuse_statistics(func, args, kwargs, _refuse_write)
         if any(isinstance(value, torch.Tensor) and not is_traced(value) for value in leaves):
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._inside, (args, kwargs))

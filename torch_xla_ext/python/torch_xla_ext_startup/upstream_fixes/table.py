@@ -82,6 +82,14 @@ FIXES = (
         replaces={"torch._utils:_rebuild_tensor": "loading:rebuild_tensor"},
     ),
     _torch(
+        "pickled_leaves",
+        reason="a pickled XLA tensor that requires a gradient cannot be loaded",
+        test="tests/graph/optimizers_test.py",
+        replaces={
+            "torch._utils:_rebuild_device_tensor_from_cpu_tensor": "loading:rebuild_device_tensor"
+        },
+    ),
+    _torch(
         "random_seed",
         reason="torch.manual_seed sets the seeds of all devices except XLA's",
         test="tests/users/random_seed_test.py",
@@ -136,6 +144,16 @@ FIXES = (
             )
         },
         everywhere=True,
+    ),
+    _torch(
+        "compiled_optimizers",
+        reason="a compiled optimizer with several groups of parameters loses their first step",
+        test="tests/users/compiled_optimizers_test.py",
+        replaces={
+            "torch._dynamo.variables.optimizer:OptimizerVariable.move_step_if_cpu": (
+                "dynamo_bridge:move_steps_before_tracing"
+            )
+        },
     ),
     _torch(
         "activation_checkpoint",
