@@ -49,6 +49,7 @@ IMPORTS = ("tests", "bazel/pytest", "examples/smollm2", "examples/vllm", "tests/
 DEVICES = {
     "tests/gpu/several_gpus_test.py": 2,
     "tests/integrations/vllm/processes_test.py": 2,
+    "tests/integrations/vllm/server_test.py": 2,
     "tests/integrations/vllm/tensor_parallel_test.py": 4,
 }
 FINAL = ("passed", "failed", "skipped")

@@ -31,7 +31,9 @@ def chosen() -> Device:
     name = os.environ.get("SWEEP_DEVICE", "torch_xla")
     if name == "torch_xla":
         import torch_xla
+        from torch_xla import backends
 
+        backends.set_mat_mul_precision("highest")  # a GPU would multiply in TF32
         return Device("xla", "openxla", torch_xla.manual_seed, torch_xla.sync)
     if name == "torch_xla_gpu":
         import torch_xla_gpu

@@ -277,7 +277,8 @@ def test_end(server: Server, request: pytest.FixtureRequest) -> None:
     """
 
     def kill_engine() -> None:
-        (engine,) = (p for p in server.processes() if p.pid != server.process.pid)
+        children = (p for p in server.processes() if p.pid != server.process.pid)
+        (engine,) = (p for p in children if "resource_tracker" not in " ".join(p.cmdline()))
         engine.kill()
 
     end, text = {
