@@ -9,6 +9,8 @@ from testing import programs
 from torch.nn.functional import conv2d, conv_transpose2d
 from torch_xla import backends
 
+import torch_xla_ext
+
 
 def gradients(
     function: Callable[..., torch.Tensor], *operands: torch.Tensor
@@ -51,3 +53,26 @@ def test_all_products_have_the_precision_that_is_set(name: str, precision: str) 
     if precision == "highest":
         expected = [each.detach() for each in PRODUCTS[name](x, w)]
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("compiled", "rows"),  # other rows, because equal programs are compiled once
+    [(torch.compile(backend="openxla"), 5), (torch_xla_ext.capture, 6)],
+    ids=["openxla", "capture"],
+)
+def test_another_precision_is_another_program(
+    compiled: Callable[[Callable], Callable], rows: int
+) -> None:
+    def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x @ w
+
+    step = compiled(product)
+    x, w = torch.randn(rows, 7).to("xla"), torch.randn(7, 3).to("xla")
+    found = []
+    for precision in ("default", "highest", "default"):
+        backends.set_mat_mul_precision(precision)
+        with programs.compiled("before_optimizations") as texts:
+            step(x, w).cpu()
+        found.append(["operand_precision={highest,highest}" in text for text in texts])
+    backends.set_mat_mul_precision("highest")  # as testing.fixtures
+    assert found == [[False], [True], []]

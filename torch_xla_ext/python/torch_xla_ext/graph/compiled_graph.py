@@ -43,7 +43,9 @@ def is_supported(arguments: Sequence[object]) -> bool:
 
 
 class CompiledGraph:
-    """The graph's programs: one for each set of numbers and each sharding of its tensors.
+    """The graph's programs: one for each set of numbers, sharding of its tensors and precision.
+
+    Dynamo does not know torch_xla's precision of products, which may change between two calls.
 
     Args:
         graph: the graph.
@@ -69,7 +71,7 @@ class CompiledGraph:
 
     def _program(self, arguments: Sequence[object], tensors: list[torch.Tensor]) -> _Program:
         numbers = (value for value in arguments if not isinstance(value, torch.Tensor))
-        key = (*numbers, *shardings_of(tensors))
+        key = (*numbers, *shardings_of(tensors), _XLAC._xla_get_mat_mul_precision())
         program = self._programs.get(key)
         if program is None and self._memory is not None:
             program = self._programs[key] = _trace(self._graph, arguments, self._memory)
