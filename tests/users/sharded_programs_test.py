@@ -181,3 +181,15 @@ def test_text_of_a_failed_check(mesh: xs.Mesh) -> None:
     with pytest.raises(RuntimeError, match="Shards must be provided for all local") as error:
         torch_xla._XLAC._load_local_shards(tensor, data, devices)
     assert "stack trace" not in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8, torch.bool], ids=str)
+def test_any_and_all_over_shards(mesh: xs.Mesh, dtype: torch.dtype) -> None:
+    """XLA:CPU refused such an all-reduce of numbers, and XLA:GPU ended the process."""
+    x = torch.zeros(8, 3, dtype=dtype)
+    x[1:6, 0], x[:, 1] = 2, 3
+    on_devices = x.to("xla")
+    xs.mark_sharding(on_devices, mesh, ("x", None))
+    for function in (torch.any, torch.all):
+        for dims in ((), (0,), (1,), (0, True)):
+            torch.testing.assert_close(function(on_devices, *dims).cpu(), function(x, *dims))

@@ -313,8 +313,10 @@ void RegisterForXla(torch::Library& library) {
   // reductions.h
   m.impl("amax", OverAll<Extremum, &Upstream::amax>::Call);
   m.impl("amin", OverAll<Extremum, &Upstream::amin>::Call);
-  m.impl("all.dim", OfScalarToo<Any, &Upstream::all>::Call);
-  m.impl("any.dim", OfScalarToo<Any, &Upstream::any>::Call);
+  m.impl("all", OfBooleans<OfOne, &Upstream::all>::Call);
+  m.impl("all.dim", kOfScalarToo<&OfBooleans<Any, &Upstream::all>::Call>);
+  m.impl("any", OfBooleans<OfOne, &Upstream::any>::Call);
+  m.impl("any.dim", kOfScalarToo<&OfBooleans<Any, &Upstream::any>::Call>);
   m.impl("argmax", IndexOfExtremum<&Upstream::argmax>);
   m.impl("argmin", IndexOfExtremum<&Upstream::argmin>);
   m.impl("count_nonzero", CountNonzero);

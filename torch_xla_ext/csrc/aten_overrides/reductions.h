@@ -48,6 +48,22 @@ struct OverAll<Result(const at::Tensor&, Dimensions, Others...), kUpstream> {
   }
 };
 
+// any() or all(), `kUpstream`, of booleans. The upstream kernels of numbers
+// reduce with a computation that XLA does not know as an "or" or "and": over
+// the shards of a tensor, XLA:CPU refused it, and XLA:GPU ended the process.
+template <typename Function, Function* kUpstream>
+struct OfBooleans;
+
+template <typename... Others,
+          at::Tensor (*kUpstream)(const at::Tensor&, Others...)>
+struct OfBooleans<at::Tensor(const at::Tensor&, Others...), kUpstream> {
+  static at::Tensor Call(const at::Tensor& self, Others... others) {
+    if (self.scalar_type() == at::kBool) return kUpstream(self, others...);
+    const at::Tensor result = kUpstream(at::ne(self, 0), others...);
+    return self.scalar_type() == at::kByte ? result.to(at::kByte) : result;
+  }
+};
+
 inline bool IsFloatOrComplex(at::ScalarType type) {
   return at::isFloatingType(type) || at::isComplexType(type);
 }

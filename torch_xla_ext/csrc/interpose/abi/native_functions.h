@@ -91,7 +91,9 @@ struct XLANativeFunctions {
   TORCH_XLA_EXT_KERNELS(TORCH_XLA_EXT_KERNEL)
 #undef TORCH_XLA_EXT_KERNEL
   static KernelOf<at::_ops::add_Tensor> add;
+  static KernelOf<at::_ops::all> all;
   static KernelOf<at::_ops::all_dim> all;
+  static KernelOf<at::_ops::any> any;
   static KernelOf<at::_ops::any_dim> any;
   static KernelOf<at::_ops::arange_start_out> arange_out;
   static KernelOf<at::_ops::bernoulli_p> bernoulli;
