@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 import torch
 
+from torch_xla_huggingface.results import Results
+
 _FREE_MISSES = 2  # misses that are allowed without any hits
 _HITS_OF_A_MISS = 4
 
@@ -21,12 +23,14 @@ class Pass:
     Attributes:
         inputs: the model's inputs by name: input_ids on the device, the others on the host.
         options: the model's arguments that are not tensors.
-        results: on the device: the logits, their likeliest tokens and the tokens to follow.
+        before: the results of the pass before, among them input_ids.
+        results: the results, which may not be computed yet.
     """
 
     inputs: dict[str, torch.Tensor]
     options: dict[str, object]
-    results: tuple[torch.Tensor, ...]
+    before: Results
+    results: Results
 
 
 class Ahead:
@@ -67,7 +71,7 @@ class Ahead:
         tensors: Mapping[str, torch.Tensor],
         options: Mapping[str, object],
         repeated: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...] | None:
+    ) -> Results | None:
         """Return the results of the started pass, if it is the requested one.
 
         Args:

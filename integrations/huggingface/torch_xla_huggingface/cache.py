@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
 from torch_xla_huggingface.ahead import Ahead
+from torch_xla_huggingface.results import ResultMemory
 
 _SMALLEST = 64
 
@@ -55,6 +56,7 @@ class GenerationCache(Cache):
         tensors: for each layer its keys and values, [batch, heads, size, head_dim]; empty at first.
         mask: [batch, size], whether a position is attended; None for models without a mask.
         host_mask: the part of the mask that is known on the host, [batch, length].
+        results: the memory of the steps' results; None at first.
         beams: for each sequence in the next step, the sequence that it continues.
         ahead: the started passes of the running call, if that is greedy.
         repeated: [batch], on the host, of that call: the token that a sequence is expected to
@@ -70,6 +72,7 @@ class GenerationCache(Cache):
         self.tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.mask: torch.Tensor | None = None
         self.host_mask: torch.Tensor | None = None
+        self.results: ResultMemory | None = None
         self.beams: torch.Tensor | None = None
         self.ahead: Ahead | None = None
         self.repeated: torch.Tensor | None = None

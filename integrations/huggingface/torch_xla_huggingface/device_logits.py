@@ -29,11 +29,13 @@ class _Values:
         best: [batch], the largest value's index, on the device.
         copy: copies the values from the device.
         host: the values, once they are copied.
+        owner: what keeps the memory on the device.
     """
 
     best: torch.Tensor
     copy: Callable[[], torch.Tensor]
     host: torch.Tensor | None = None
+    owner: object = None
 
 
 class DeviceLogits(torch.Tensor):
@@ -45,15 +47,19 @@ class DeviceLogits(torch.Tensor):
     values to the host. All other operations do, once.
 
     Args:
-        logits: [batch, 1, vocabulary], on the device. Nothing writes to them.
+        logits: [batch, 1, vocabulary], on the device.
         best: [batch], the largest value's index, on the device.
+        owner: as long as this object exists, nothing writes to the two tensors.
     """
 
     @staticmethod
-    def __new__(cls: type, logits: torch.Tensor, best: torch.Tensor) -> DeviceLogits:
-        return DeviceLogits._of(_Values(best, logits.cpu), logits.shape, logits.dtype)
+    def __new__(
+        cls: type, logits: torch.Tensor, best: torch.Tensor, owner: object = None
+    ) -> DeviceLogits:
+        values = _Values(best, logits.cpu, owner=owner)
+        return DeviceLogits._of(values, logits.shape, logits.dtype)
 
-    def __init__(self, *_: torch.Tensor) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         pass
 
     @classmethod

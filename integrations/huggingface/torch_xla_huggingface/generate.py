@@ -36,7 +36,6 @@ import torch_xla
 from torch.utils import _pytree as pytree
 from torch_xla import runtime
 from transformers import GenerationConfig, cache_utils
-from transformers.generation.utils import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 import torch_xla_ext
@@ -44,14 +43,13 @@ from torch_xla_ext import CaptureError
 from torch_xla_ext.graph import CapturedStep, answers_as_compiling
 from torch_xla_huggingface import moe
 from torch_xla_huggingface.ahead import Ahead, Pass, next_inputs
-from torch_xla_huggingface.cache import GenerationCache, StepCache, bucket
+from torch_xla_huggingface.cache import GenerationCache, bucket
 from torch_xla_huggingface.device_logits import DeviceLogits
+from torch_xla_huggingface.results import ResultMemory, Results
+from torch_xla_huggingface.step import CACHE, step
 
 _log = logging.getLogger("torch_xla_ext.generate")
 _FIRST, _LAST = (4, 55), (5, 24)  # versions of transformers
-# A model's name of the cache: `cache` in 5.24, which still accepts the earlier name.
-_PARAMETERS = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
-_CACHE = "cache" if "cache" in _PARAMETERS else "past_key_values"
 _DEFAULT_NEW = 20  # new tokens of a call without a limit
 _MAX_STEPS = 64  # steps kept for a model: one for each batch size and length
 _CACHES = {None, "dynamic", "static", "hybrid", "sliding_window"}
@@ -85,7 +83,7 @@ _NOT_SERVED_ARGUMENTS = (
 _CALLED = ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "streamer")
 # Inputs of a model that can be padded with a prompt: [batch, tokens].
 _OF_TOKENS = ("input_ids", "position_ids", "token_type_ids")
-_INPUTS = {*_OF_TOKENS, "attention_mask", _CACHE, "tokenizer", "logits_to_keep"}
+_INPUTS = {*_OF_TOKENS, "attention_mask", CACHE, "tokenizer", "logits_to_keep"}
 
 
 def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,9 +99,9 @@ def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
         del arguments["self"]
         arguments |= arguments.pop("kwargs", {})
         if "past_key_values" in arguments:
-            arguments.setdefault(_CACHE, arguments.pop("past_key_values"))
+            arguments.setdefault(CACHE, arguments.pop("past_key_values"))
         reason = _unserved(self, arguments)
-        if reason is not None and isinstance(arguments.get(_CACHE), GenerationCache):
+        if reason is not None and isinstance(arguments.get(CACHE), GenerationCache):
             raise ValueError(
                 "generate: past_key_values of an earlier call on the XLA device cannot be used in "
                 f"this one, because of {reason}: pass the whole text without past_key_values"
@@ -165,7 +163,7 @@ def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
         return f"cache_implementation={_option(model, arguments, 'cache_implementation')}"
     if (_option(model, arguments, "num_beams") or 1) > 1 and hasattr(model, "_reorder_cache"):
         return "the model has its own function to reorder the cache"
-    if not isinstance(arguments.get(_CACHE), (GenerationCache, type(None))):
+    if not isinstance(arguments.get(CACHE), (GenerationCache, type(None))):
         return "the cache that was passed"
     config, known = copy.deepcopy(given), inspect.signature(model.generate).parameters
     others = config.update(**{k: v for k, v in arguments.items() if k not in known})
@@ -220,7 +218,7 @@ def _holds_device_tensors(value: Any) -> bool:
 def _generate(original: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
     inputs = arguments.get("inputs", arguments.get("input_ids"))
     device = inputs.device
-    cache, last = arguments.get(_CACHE), _last_position(model, arguments, inputs.shape[1])
+    cache, last = arguments.get(CACHE), _last_position(model, arguments, inputs.shape[1])
     if cache is None:
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         cache = GenerationCache(max(last, inputs.shape[1] + 1), limit)
@@ -232,7 +230,7 @@ def _generate(original: Callable[..., Any], model: Any, arguments: dict[str, Any
         name: value.cpu() if isinstance(value, torch.Tensor) else value
         for name, value in arguments.items()
     }
-    on_host |= {_CACHE: cache, "cache_implementation": None}
+    on_host |= {CACHE: cache, "cache_implementation": None}
     called = [*map(arguments.get, _CALLED), model, *_hooks(model)]
     if _is_greedy(model, arguments) and not any(map(_is_foreign, called)):
         kept = (_option(model, arguments, f"output_{name}") for name in ("scores", "logits"))
@@ -245,7 +243,7 @@ def _generate(original: Callable[..., Any], model: Any, arguments: dict[str, Any
     if isinstance(result, torch.Tensor):
         return result.to(device)
     for name, value in result.items():
-        if name != _CACHE:
+        if name != CACHE:
             result[name] = pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), value)
     return result
 
@@ -312,7 +310,7 @@ class _Forward:
 
             @functools.wraps(original)
             def forward(*args: Any, **kwargs: Any) -> Any:
-                mine = isinstance(kwargs.get(_CACHE), GenerationCache)
+                mine = isinstance(kwargs.get(CACHE), GenerationCache)
                 if threading.get_ident() != thread or not mine:
                     return original(*args, **kwargs)
                 # In inference mode, views of tensors from outside it fail.
@@ -324,7 +322,7 @@ class _Forward:
                 yield
 
     def _run(self, model: Any, **inputs: Any) -> CausalLMOutputWithPast:
-        cache: GenerationCache = inputs.pop(_CACHE)
+        cache: GenerationCache = inputs.pop(CACHE)
         tensors = {k: v for k, v in inputs.items() if isinstance(v, torch.Tensor)}
         options = {k: v for k, v in inputs.items() if not isinstance(v, torch.Tensor)}
         # 5.24 passes no positions, and no mask if all tokens are attended. Make both, because calls
@@ -358,16 +356,18 @@ class _Forward:
         if cache.beams is not None:
             tensors["beams"], cache.beams = cache.beams, None
         results = cache.ahead and cache.ahead.take(tensors, options, cache.repeated)
-        logits, best, tokens = results or self._start(model, tensors, options, cache)
+        results = results or self._start(model, tensors, options, cache)
         cache.length = first + count
         if count == 1 and cache.ahead and cache.ahead.can_start(cache.length, cache.size):
-            following = next_inputs(tensors, tokens)
-            results = self._start(model, following, options, cache)
+            following = next_inputs(tensors, results.tokens)
+            next_results = self._start(model, following, options, cache)
             if cache.ahead:  # not if the step runs lazily
-                cache.ahead.started = Pass(following, options, results)
-        is_read = cache.ahead is None or cache.ahead.keeps_logits
-        logits = logits.cpu() if is_read else DeviceLogits(logits, best)
-        return CausalLMOutputWithPast(logits=logits, **{_CACHE: cache})
+                cache.ahead.started = Pass(following, options, results, next_results)
+        if cache.ahead is None or cache.ahead.keeps_logits:
+            logits = results.logits.cpu()
+        else:
+            logits = DeviceLogits(results.logits, results.best, owner=results)
+        return CausalLMOutputWithPast(logits=logits, **{CACHE: cache})
 
     def _start(
         self,
@@ -375,16 +375,20 @@ class _Forward:
         tensors: dict[str, torch.Tensor],
         options: dict[str, Any],
         cache: GenerationCache,
-    ) -> tuple[torch.Tensor, ...]:
-        """Return a step's logits, likeliest tokens and next tokens, on the device."""
+    ) -> Results:
+        """Start a step, and return its results."""
         if cache.repeated is None:
             cache.repeated = torch.full((tensors["input_ids"].shape[0],), -1)
         moved = {name: tensor.to(model.device) for name, tensor in tensors.items()}
         moved["repeated"] = cache.repeated.to(model.device)
-        *results, made, mask_made = self._step(model, moved, options, cache)
-        if made:
-            cache.tensors, cache.mask = made, mask_made
-        return tuple(results)
+        if cache.tensors:
+            results = cache.results.take()
+            self._step(model, moved, options, cache, results.tensors())
+            return results
+        *made, cache.tensors, cache.mask = self._step(model, moved, options, cache, None)
+        results = Results(*made)
+        cache.results = ResultMemory(results)
+        return results
 
     def _keep_mask(
         self, model: Any, cache: GenerationCache, mask: torch.Tensor, first: int
@@ -404,6 +408,7 @@ class _Forward:
         tensors: dict[str, torch.Tensor],
         options: dict[str, Any],
         cache: GenerationCache,
+        results: tuple[torch.Tensor, ...] | None,
     ) -> Any:
         shapes = [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
         key = (*shapes, cache.size, not cache.tensors)
@@ -414,7 +419,7 @@ class _Forward:
             while len(self._steps) > _MAX_STEPS:
                 self._steps.popitem(last=False)
         self._steps.move_to_end(key)
-        arguments = (model, tensors, options, cache.tensors, cache.mask, cache.size)
+        arguments = (model, tensors, options, cache.tensors, cache.mask, cache.size, results)
         if (captured := self._steps[key]) is not None:
             try:
                 if cache.ahead is not None and cache.ahead.has_checked(key):
@@ -428,54 +433,6 @@ class _Forward:
             result = step(*arguments)
         torch_xla.sync()
         return result
-
-
-def step(
-    model: Any,
-    tensors: dict[str, torch.Tensor],
-    options: dict[str, Any],
-    layers: list[tuple[torch.Tensor, torch.Tensor]],
-    mask: torch.Tensor | None,
-    size: int,
-) -> Any:
-    """Run a model for some tokens.
-
-    Args:
-        tensors: the model's inputs by name, and `positions`, those of the tokens in the cache,
-            unless `cache_position` is an input; `columns`, the attention mask of the tokens;
-            `last`, the position among the tokens whose logits are needed; `beams`, the sequence
-            that each sequence continues; `repeated`, each sequence's next token, or -1.
-        options: the model's other arguments.
-        layers: the tensors of a GenerationCache, which are written in place; empty before the first
-            tokens.
-        mask: the mask of a GenerationCache, which is written in place.
-        size: the size of a GenerationCache.
-
-    Returns:
-        The logits of the last token, [batch, 1, vocabulary]; the likeliest tokens, [batch]; the
-        next tokens, [batch, 1], which are the likeliest unless `repeated` gives other ones; in the
-        first step also new layers and a new mask.
-    """
-    tensors = dict(tensors)
-    positions, repeated = tensors.pop("positions", None), tensors.pop("repeated")
-    if positions is None:
-        positions = tensors["cache_position"]
-    columns, last, beams = (tensors.pop(name, None) for name in ("columns", "last", "beams"))
-    if beams is not None:
-        for tensor in pytree.tree_leaves(layers):
-            tensor.copy_(tensor.index_select(0, beams))
-    if columns is not None:
-        if not layers:
-            mask = columns.new_zeros(columns.shape[0], size)
-        mask.index_copy_(1, positions, columns)
-        tensors["attention_mask"] = mask if layers else columns
-    cache = StepCache(layers, size, positions)
-    outputs = model.forward(**tensors, **options, **{_CACHE: cache})
-    logits = outputs.logits
-    logits = logits[:, -1:] if last is None else logits.index_select(1, last)
-    best = logits[:, -1].argmax(-1)
-    tokens = torch.where(repeated < 0, best, repeated)[:, None]
-    return logits, best, tokens, cache.new_layers(), None if layers else mask
 
 
 def _repeat_last(tensor: torch.Tensor, times: int) -> torch.Tensor:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from torch_xla_huggingface.device_logits import DeviceLogits
+from torch_xla_huggingface.results import ResultMemory, Results
 
 
 @pytest.fixture
@@ -91,3 +92,16 @@ def test_everything_else(
         got = got + 0
     assert type(got) is torch.Tensor
     torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def test_results_that_are_used_are_not_written_to(host: torch.Tensor) -> None:
+    on_device = host.to("xla")
+    results = Results(on_device, on_device[:, -1].argmax(-1), torch.zeros(3, 1).to("xla"))
+    memory = ResultMemory(results)
+    row = float_row(DeviceLogits(results.logits, results.best, owner=results))
+    del results
+    other = memory.take()
+    other.logits.zero_()
+    assert torch.equal(row, float_row(host))
+    del row
+    assert memory.take().logits is on_device

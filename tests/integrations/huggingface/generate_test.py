@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from integrations.huggingface import models
-from torch_xla_huggingface import ahead
+from torch_xla_huggingface import ahead, results
 
 
 class Pair:
@@ -138,6 +138,20 @@ class TestAhead:
         # The prompt's step gives the first token, the second token's step starts the first one
         # ahead, and the last one's result is not read.
         assert (call.hits, call.misses, call.started) == (22, 0, None)
+
+    def test_results_keep_their_memory(self, llama: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+        """That of the token being chosen, of the one before, and of the next."""
+        made: list[results.Results] = []
+        init = results.Results.__init__
+
+        def kept(self: results.Results, *tensors: torch.Tensor) -> None:
+            init(self, *tensors)
+            made.append(tensors[0])
+
+        monkeypatch.setattr(results.Results, "__init__", kept)
+        llama.check(models.prompts(4, 11), max_new_tokens=24, eos_token_id=None)
+        assert len(made) == 24
+        assert len(set(map(id, made))) <= 4
 
     def test_processors_choose_other_tokens(self, llama: Pair, calls: list[ahead.Ahead]) -> None:
         prompts = models.prompts(4, 11)
