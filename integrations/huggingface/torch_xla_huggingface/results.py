@@ -42,6 +42,10 @@ class ResultMemory:
     def __init__(self, first: Results) -> None:
         self._places = [(weakref.ref(first), first.tensors())]
 
+    def __reduce__(self) -> tuple:
+        _, tensors = self._places[0]
+        return ResultMemory, (Results(*tensors),)
+
     def take(self) -> Results:
         """Return results that are used nowhere else, to write to."""
         for i, (user, _) in enumerate(self._places):

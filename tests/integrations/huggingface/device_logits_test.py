@@ -105,3 +105,4 @@ def test_results_that_are_used_are_not_written_to(host: torch.Tensor) -> None:
     assert torch.equal(row, float_row(host))
     del row
     assert memory.take().logits is on_device
+    assert pickle.loads(pickle.dumps(memory)).take().logits.shape == host.shape
