@@ -4,31 +4,33 @@
 
 #include <cuda_runtime.h>
 
-#include "torch_xla_ext/cuda_status.h"
-
 namespace torch_xla_ext {
 
 struct Device {
   int multiprocessors;
-  int shared_memory;  // the maximum per block
+  int shared_memory;            // per multiprocessor
+  int shared_memory_per_block;  // the maximum
   // The compute capability.
   int major;
   int minor;
+
+  bool IsSm90() const { return major == 9 && minor == 0; }
 };
 
-inline Status GetDevice(Device* device) {
+inline cudaError_t GetDevice(Device* device) {
   int id = 0;
-  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&id)));
-  const auto get = [id](int* value, cudaDeviceAttr attribute) {
-    return CudaStatus(cudaDeviceGetAttribute(value, attribute, id));
+  cudaError_t error = cudaGetDevice(&id);
+  const auto get = [&](int* value, cudaDeviceAttr attribute) {
+    if (error != cudaSuccess) return;
+    error = cudaDeviceGetAttribute(value, attribute, id);
   };
-  XLA_KERNEL_RETURN_IF_ERROR(
-      get(&device->multiprocessors, cudaDevAttrMultiProcessorCount));
-  XLA_KERNEL_RETURN_IF_ERROR(
-      get(&device->shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  XLA_KERNEL_RETURN_IF_ERROR(
-      get(&device->major, cudaDevAttrComputeCapabilityMajor));
-  return get(&device->minor, cudaDevAttrComputeCapabilityMinor);
+  get(&device->multiprocessors, cudaDevAttrMultiProcessorCount);
+  get(&device->shared_memory, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  get(&device->shared_memory_per_block,
+      cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  get(&device->major, cudaDevAttrComputeCapabilityMajor);
+  get(&device->minor, cudaDevAttrComputeCapabilityMinor);
+  return error;
 }
 
 }  // namespace torch_xla_ext

@@ -38,7 +38,7 @@ Variant ChooseVariant(const Device& device, Product product, DType dtype,
   const int inner = product == Product::kOuter ? arguments.m : arguments.k;
   const Scales& scales = arguments.scales;
   const bool is_scaled = scales.a != nullptr;
-  const bool is_sm90 = device.major == 9 && device.minor == 0;
+  const bool is_sm90 = device.IsSm90();
   if (dtype == F32 || inner % (is_scaled ? 16 : 8) != 0 ||
       arguments.n % 8 != 0 || !is_aligned(arguments.a) ||
       !is_aligned(arguments.b) || !is_aligned(arguments.out)) {
@@ -97,7 +97,7 @@ template <Product kProduct>
 Status Launch(cudaStream_t stream, DType dtype, const Arguments& arguments) {
   if (arguments.m == 0 || arguments.n == 0) return Status::Ok();
   Device device = {};
-  XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(GetDevice(&device)));
   const int multiprocessors = device.multiprocessors;
   switch (ChooseVariant(device, kProduct, dtype, arguments)) {
     case Variant::kFew:

@@ -30,8 +30,8 @@ enum class Variant { kSm90, kManyRows, kFewRows };
 Variant ChooseVariant(const Device& device, bool cache_is_f8,
                       const Arguments& arguments) {
   const int size = arguments.block_size;
-  if (!cache_is_f8 && device.major == 9 && device.minor == 0 &&
-      arguments.logit_scale > 0 && arguments.num_blocks > 0 && size % 8 == 0 &&
+  if (!cache_is_f8 && device.IsSm90() && arguments.logit_scale > 0 &&
+      arguments.num_blocks > 0 && size % 8 == 0 &&
       (kSm90Tokens % size == 0 || size % kSm90Tokens == 0)) {
     return Variant::kSm90;
   }
@@ -39,7 +39,7 @@ Variant ChooseVariant(const Device& device, bool cache_is_f8,
       cache_is_f8 ? sizeof(Shape<__half, __nv_fp8_e4m3, kManyRows>::Memory)
                   : sizeof(Shape<Bf16OrF16, Bf16OrF16, kManyRows>::Memory);
   return arguments.num_heads > kFewRows &&
-                 device.shared_memory >= static_cast<int>(bytes)
+                 device.shared_memory_per_block >= static_cast<int>(bytes)
              ? Variant::kManyRows
              : Variant::kFewRows;
 }
@@ -166,7 +166,7 @@ Status LaunchMlaPagedAttention(cudaStream_t stream, AnyBuffer query,
   XLA_KERNEL_RETURN_IF_ERROR(
       CheckAligned("result 2 (workspace)", workspace.untyped_data()));
   Device device = {};
-  XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(GetDevice(&device)));
 
   Arguments arguments = {};
   arguments.query = query.untyped_data();

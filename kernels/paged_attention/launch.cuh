@@ -6,37 +6,13 @@
 
 #include <algorithm>
 
+#include "kernels/common/device.h"
 #include "kernels/paged_attention/attend.cuh"
 #include "kernels/paged_attention/cluster.cuh"
 #include "kernels/paged_attention/combine.cuh"
 #include "torch_xla_ext/cuda_status.h"
 
 namespace torch_xla_ext::paged_attention {
-
-struct Device {
-  int multiprocessors;
-  int shared_memory;            // per multiprocessor
-  int shared_memory_per_block;  // the maximum
-  int arch;                     // the __CUDA_ARCH__ whose code it runs
-};
-
-inline Status GetDevice(Device* device) {
-  int id, major, minor;
-  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&id)));
-  const auto get = [id](int* value, cudaDeviceAttr attribute) {
-    return CudaStatus(cudaDeviceGetAttribute(value, attribute, id));
-  };
-  XLA_KERNEL_RETURN_IF_ERROR(
-      get(&device->multiprocessors, cudaDevAttrMultiProcessorCount));
-  XLA_KERNEL_RETURN_IF_ERROR(
-      get(&device->shared_memory, cudaDevAttrMaxSharedMemoryPerMultiprocessor));
-  XLA_KERNEL_RETURN_IF_ERROR(get(&device->shared_memory_per_block,
-                                 cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  XLA_KERNEL_RETURN_IF_ERROR(get(&major, cudaDevAttrComputeCapabilityMajor));
-  XLA_KERNEL_RETURN_IF_ERROR(get(&minor, cudaDevAttrComputeCapabilityMinor));
-  device->arch = CodeArch(major, minor);
-  return Status::Ok();
-}
 
 // How AttendKernel occupies a multiprocessor.
 struct Occupancy {
@@ -142,7 +118,7 @@ Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
   }
   const dim3 grid(head_blocks * (args.rows / rows), candidates);
   return Launch(CombineKernel<kUnit, Args>, grid, kCombineThreads, 0, stream, 0,
-                /*dependent=*/device.arch >= 900, args, head_dim, rows);
+                /*dependent=*/CodeArch(device) >= 900, args, head_dim, rows);
 }
 
 // Launches AttendKernel, or another kernel with AttendParts, and CombineKernel.
@@ -181,7 +157,7 @@ template <typename Traits>
 bool UseClusters(const Device& device, const DecodeArgs& args) {
   const int64_t of_sequence = ClusterBlocks(args);
   // Some multiprocessors cannot be part of a cluster of eight.
-  if (!IsCompiled<Traits>(Kernel::kCluster, device.arch) ||
+  if (!IsCompiled<Traits>(Kernel::kCluster, CodeArch(device)) ||
       static_cast<int>(sizeof(ClusterMemory<Traits>)) >
           device.shared_memory_per_block ||
       args.num_seqs * of_sequence > device.multiprocessors * 7 / 8) {
@@ -200,7 +176,7 @@ bool UseClusters(const Device& device, const DecodeArgs& args) {
 template <typename Traits>
 bool UseHalfClusters(const Device& device, const DecodeArgs& args) {
   constexpr int kBytes = sizeof(ClusterMemory<Traits>) + 1024;
-  return IsCompiled<Traits>(Kernel::kHalfCluster, device.arch) &&
+  return IsCompiled<Traits>(Kernel::kHalfCluster, CodeArch(device)) &&
          2 * kBytes <= device.shared_memory &&
          args.num_seqs * ClusterBlocks(args) <=
              device.multiprocessors * 7 / 4 &&
@@ -237,7 +213,7 @@ Status LaunchKernels(cudaStream_t stream, const Device& device,
   }
   using Plain = AttendTraits<Own, kHeadDim, kHeadTiles>;
   if (args.sinks == nullptr && args.lse == nullptr &&
-      IsCompiled<Plain>(Kernel::kAttendPlain, device.arch)) {
+      IsCompiled<Plain>(Kernel::kAttendPlain, CodeArch(device))) {
     return LaunchParts<Plain>(stream, device, workspace, workspace_size,
                               AttendKernel<Plain, false>, args);
   }
@@ -250,10 +226,10 @@ template <typename Own, typename C, int kHeadDim>
 Status LaunchHeads(cudaStream_t stream, float* workspace,
                    int64_t workspace_size, const DecodeArgs& args) {
   Device device;
-  XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(GetDevice(&device)));
   using OneTile = AttendTraits<C, kHeadDim, 1>;
   const auto launch =
-      args.rows <= 8 && IsCompiled<OneTile>(Kernel::kAttend, device.arch)
+      args.rows <= 8 && IsCompiled<OneTile>(Kernel::kAttend, CodeArch(device))
           ? LaunchKernels<Own, C, kHeadDim, 1>
           : LaunchKernels<Own, C, kHeadDim, 2>;
   return launch(stream, device, workspace, workspace_size, args);

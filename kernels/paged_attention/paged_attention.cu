@@ -149,10 +149,12 @@ Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
 
 }  // namespace
 
-int CodeArch(int major, int minor) {
+int CodeArch(const Device& device) {
   int newest = 0;
   for (const int arch : {__CUDA_ARCH_LIST__}) {
-    if (arch <= major * 100 + minor * 10) newest = std::max(newest, arch);
+    if (arch <= device.major * 100 + device.minor * 10) {
+      newest = std::max(newest, arch);
+    }
   }
   return newest;
 }

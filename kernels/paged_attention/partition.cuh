@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "kernels/common/device.h"
 #include "torch_xla_ext/cuda_status.h"
 #include "torch_xla_ext/dtype.h"
 
@@ -23,11 +24,11 @@ inline constexpr unsigned kAllLanes = 0xffffffff;
 // A block has at most this many warps; fewer if there is little shared memory.
 inline constexpr int kMaxWarps = 4;
 
-// The architecture whose code a GPU of compute capability `major`.`minor` runs:
-// the newest compiled one that is not newer than the GPU. Not inline, because
-// the linker keeps only one definition of an inline function, and files that
-// are compiled for 9.0 alone include this header, too.
-int CodeArch(int major, int minor);
+// The architecture whose code a GPU runs: the newest compiled one that is not
+// newer than the GPU. Not inline, because the linker keeps only one definition
+// of an inline function, and files that are compiled for 9.0 alone include this
+// header, too.
+int CodeArch(const Device& device);
 
 // Division of numbers below 2^31 by a constant of the call, as a multiplication
 // (Granlund and Montgomery 1994).

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/common/device.h"
 #include "kernels/common/ptx.cuh"
 #include "kernels/common/softmax.cuh"
 #include "kernels/paged_attention/partition.cuh"
@@ -186,20 +187,14 @@ cudaError_t LaunchKernel(cudaStream_t stream,
         cudaMemsetAsync(arguments.workspace, 0, 4 * counters, stream);
     if (error != cudaSuccess) return error;
   } else if (arguments.decoded || arguments.few_queries > 0) {
-    int device = 0, major = 0, minor = 0;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error != cudaSuccess) return error;
-    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
-                                   device);
-    if (error != cudaSuccess) return error;
-    error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor,
-                                   device);
+    Device device;
+    const cudaError_t error = GetDevice(&device);
     if (error != cudaSuccess) return error;
     // The kernel may start before the previous one ends, because it waits
     // itself.
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.numAttrs = paged_attention::CodeArch(major, minor) >= 900 ? 1 : 0;
+    config.numAttrs = paged_attention::CodeArch(device) >= 900 ? 1 : 0;
   }
   return cudaLaunchKernelEx(&config, kernel, arguments, others...);
 }

@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(32 * paged_attention::kMaxWarps)
 }
 
 Status LaunchRows(cudaStream_t stream, const TokenArgs& args) {
-  paged_attention::Device device;
-  XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
+  Device device;
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(GetDevice(&device)));
   float* const workspace = args.batch.workspace + args.num_zeroed;
   const int64_t size = args.batch.workspace_size - args.num_zeroed;
   using OneTile = AttendTraits<Bf16OrF16, kHeadDim, 1>;

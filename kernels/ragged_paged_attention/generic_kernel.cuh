@@ -256,21 +256,12 @@ cudaError_t LaunchGenericKernel(cudaStream_t stream,
   const auto kernel = GenericKernel<C, kHeadDim>;
   static_assert(P::Middle::kRows == kTileRows);
   static_assert(P::Large::kRows <= kMaxTileRows);
-  int device = 0, multiprocessors = 0, major = 0, minor = 0;
   int blocks = 0, large_blocks = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error != cudaSuccess) return error;
-  error = cudaDeviceGetAttribute(&multiprocessors,
-                                 cudaDevAttrMultiProcessorCount, device);
-  if (error != cudaSuccess) return error;
-  error =
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (error != cudaSuccess) return error;
-  error =
-      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  Device device;
+  cudaError_t error = GetDevice(&device);
   if (error != cudaSuccess) return error;
   const bool has_all_plans =
-      HasAllPlans<Shape<C, kHeadDim>>(paged_attention::CodeArch(major, minor));
+      HasAllPlans<Shape<C, kHeadDim>>(paged_attention::CodeArch(device));
   int bytes = std::max(P::Small::kSharedBytes, P::Middle::kSharedBytes);
   const int large_bytes = std::max(bytes, P::Large::kSharedBytes);
   error = cudaFuncSetAttribute(
@@ -282,7 +273,7 @@ cudaError_t LaunchGenericKernel(cudaStream_t stream,
   error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
       &large_blocks, kernel, kGenericThreads, large_bytes);
   if (error != cudaSuccess) return error;
-  Shares shares = MakeShares(arguments, blocks * multiprocessors);
+  Shares shares = MakeShares(arguments, blocks * device.multiprocessors);
   shares.long_tile_rows = P::Middle::kRows;
   // Large tiles are worth it if just as many blocks fit on a multiprocessor.
   if (has_all_plans && large_blocks == blocks) {

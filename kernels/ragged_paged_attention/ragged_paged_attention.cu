@@ -308,8 +308,10 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
                        stream>>>(arguments);
     XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
   }
+  Device device;
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(GetDevice(&device)));
   const Variants variants =
-      ChooseVariants(arguments, q.dtype() == F32, cache_is_fp8);
+      ChooseVariants(arguments, device, q.dtype() == F32, cache_is_fp8);
   return LaunchVariants(stream, variants, kv_pages.dtype(), &arguments);
 }
 

@@ -100,7 +100,10 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
   cudaError_t error = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  const int blocks = DeviceAttribute(cudaDevAttrMultiProcessorCount);
+  Device device;
+  error = GetDevice(&device);
+  if (error != cudaSuccess) return error;
+  const int blocks = device.multiprocessors;
   const Split split = MakeSplit(arguments, kHeadDim, blocks);
   const int64_t arrivals =
       split.max_parts == 1

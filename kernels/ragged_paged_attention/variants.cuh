@@ -22,6 +22,7 @@
 #include <climits>
 #include <cstdint>
 
+#include "kernels/common/device.h"
 #include "kernels/paged_attention/traits.cuh"
 #include "kernels/paged_attention/workspace.h"
 #include "kernels/ragged_paged_attention/arguments.cuh"
@@ -42,14 +43,6 @@ struct Variants {
   } second;
 };
 
-// An attribute of the calling thread's current device.
-inline int DeviceAttribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&value, attribute, device);
-  return value;
-}
-
 // Whether the shapes are those of a decode step, for which the kernels of
 // paged_attention are faster, unless a kv head has more heads than they process
 // at a time.
@@ -66,17 +59,15 @@ inline bool IsDecode(const Arguments& arguments) {
 
 // Whether the kernel for Hopper can serve the batch. Models with a soft cap
 // have numbers that F16 cannot hold, so there is no such kernel for F16.
-inline bool FitsSm90(const Arguments& arguments) {
+inline bool FitsSm90(const Arguments& arguments, const Device& device) {
   const int page_size = arguments.page_size;
-  return arguments.custom_mask == nullptr &&
+  return device.IsSm90() && arguments.custom_mask == nullptr &&
          arguments.head_dim == kSm90HeadDim &&
          (arguments.is_bf16 || arguments.soft_cap == 0) &&
          arguments.group_size <= kSm90TileRows && page_size % 8 == 0 &&
          (kSm90TileTokens % page_size == 0 ||
           page_size % kSm90TileTokens == 0) &&
-         arguments.total_num_pages > 0 && arguments.logit_scale > 0 &&
-         DeviceAttribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
-         DeviceAttribute(cudaDevAttrComputeCapabilityMinor) == 0;
+         arguments.total_num_pages > 0 && arguments.logit_scale > 0;
 }
 
 // The maximum number of FewQueriesKernel's blocks that have rows.
@@ -92,27 +83,26 @@ inline int64_t FewQueriesBlocks(const Arguments& arguments) {
 // Whether the batch has few query tokens of few sequences. With half the shared
 // memory, two blocks fit on a multiprocessor. Some multiprocessors cannot be
 // part of a cluster of eight.
-inline bool IsFewQueries(const Arguments& arguments) {
+inline bool IsFewQueries(const Arguments& arguments, const Device& device) {
   return arguments.sliding_window == INT_MAX &&
          int64_t{1} * arguments.pages_per_seq * arguments.page_size <= 16384 &&
          int64_t{1} * arguments.total_num_pages * arguments.page_size <
              paged_attention::kNoRow &&
-         FewQueriesBlocks(arguments) <=
-             DeviceAttribute(cudaDevAttrMultiProcessorCount) * 7 / 4;
+         FewQueriesBlocks(arguments) <= device.multiprocessors * 7 / 4;
 }
 
 // Whether each sequence has few query tokens, according to the shapes. The
 // Hopper kernel is faster with 16 rows unless it must split contexts.
-inline bool IsFewQueriesSplit(const Arguments& arguments) {
+inline bool IsFewQueriesSplit(const Arguments& arguments,
+                              const Device& device) {
   const int rows = FewQueriesRows(arguments.num_tokens, arguments.max_num_seqs,
                                   arguments.group_size);
   const int64_t max_tokens =
       int64_t{1} * arguments.pages_per_seq * arguments.page_size;
   return arguments.sliding_window == INT_MAX &&
-         (rows == 8 ||
-          (rows == 16 &&
-           int64_t{1} * arguments.max_num_seqs * arguments.num_kv_heads <=
-               DeviceAttribute(cudaDevAttrMultiProcessorCount))) &&
+         (rows == 8 || (rows == 16 && int64_t{1} * arguments.max_num_seqs *
+                                              arguments.num_kv_heads <=
+                                          device.multiprocessors)) &&
          int64_t{1} * arguments.total_num_pages * arguments.page_size <
              paged_attention::kNoRow &&
          arguments.max_num_seqs * (max_tokens + 32) <= int64_t{16} * INT_MAX;
@@ -120,23 +110,23 @@ inline bool IsFewQueriesSplit(const Arguments& arguments) {
 
 // `arguments` without the fields that earlier kernels set: decoded,
 // few_queries, num_zeroed.
-inline Variants ChooseVariants(const Arguments& arguments, bool query_is_f32,
-                               bool cache_is_f8) {
+inline Variants ChooseVariants(const Arguments& arguments, const Device& device,
+                               bool query_is_f32, bool cache_is_f8) {
   if (query_is_f32) return {Variants::kNothing, Variants::kFloat32};
-  const bool fits_sm90 = FitsSm90(arguments);
+  const bool fits_sm90 = FitsSm90(arguments, device);
   const auto last = fits_sm90 ? Variants::kSm90 : Variants::kGeneric;
   if (IsDecode(arguments)) {
     // With one sequence, the only row belongs to it, or to none.
     const bool is_all = arguments.max_num_seqs == 1 || arguments.max_q_len == 1;
     return {Variants::kDecode, is_all ? Variants::kNoMore : last};
   }
-  if (fits_sm90 && !cache_is_f8 && IsFewQueries(arguments)) {
-    const bool half = FewQueriesBlocks(arguments) >
-                      DeviceAttribute(cudaDevAttrMultiProcessorCount) * 7 / 8;
+  if (fits_sm90 && !cache_is_f8 && IsFewQueries(arguments, device)) {
+    const bool half =
+        FewQueriesBlocks(arguments) > device.multiprocessors * 7 / 8;
     return {Variants::kNothing,
             half ? Variants::kFewQueriesHalf : Variants::kFewQueries};
   }
-  if (fits_sm90 && !cache_is_f8 && IsFewQueriesSplit(arguments)) {
+  if (fits_sm90 && !cache_is_f8 && IsFewQueriesSplit(arguments, device)) {
     // If there are few tokens in all, no sequence can have too many.
     const int rows = FewQueriesRows(
         arguments.num_tokens, arguments.max_num_seqs, arguments.group_size);
