@@ -14,7 +14,7 @@ import torch
 
 @dataclasses.dataclass(eq=False)
 class Results:
-    """What a step has computed for the next token, on the device.
+    """The logits and tokens of a step, on the device.
 
     As long as this object exists, no other step writes to its tensors.
 
