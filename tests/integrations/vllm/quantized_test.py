@@ -34,6 +34,10 @@ SERVED = {"q_proj": "qkv_proj", "gate_proj": "gate_up_proj"}
 ON_GPU = os.environ["PJRT_DEVICE"] == "CUDA"
 # XLA:GPU divides with an error of up to two float32 numbers, which decides how ties are rounded.
 STEPS = range(-2, 3) if ON_GPU else range(1)
+# Of the logits' median error. cuBLASLt's products in fp8 have a mean error of 1.25e-4 of the mean
+# result, which decides how later values are rounded to fp8: medians of 0.05 to 0.08 (H200,
+# 2026-11-29). Random errors of that size in this file's Rounded layers give 0.04 to 0.07 on a CPU.
+LIMIT_ON_GPU = 0.12
 # Steps of 16 and 32 tokens are two programs.
 LIMITS = {"max_model_len": 128, "max_num_seqs": 8, "max_num_batched_tokens": 32, "seed": 0}
 
@@ -292,7 +296,9 @@ def test_experts(kind: Callable[..., Checkpoint], models: Path, tmp_path: Path) 
     reference, unrounded = reference.to(dtype), load(model, dtype)
 
     error, rounding = errors_of_experts(llm, reference, unrounded, dtype)
-    assert error < (2e-3 if dtype == torch.float32 else 1e-2)
+    # XLA:GPU does not round to 16 bits what it rounds to fp8: errors of up to 1.3e-2, and of up to
+    # 7e-3 with --xla_allow_excess_precision=false (H200, 2026-11-29).
+    assert error < (2e-3 if dtype == torch.float32 else 2e-2 if ON_GPU else 1e-2)
     assert rounding > 2e-2
 
 
@@ -418,7 +424,7 @@ def test_logits(
     monkeypatch.setattr(modeling_llama, "eager_attention_forward", rounding)
     found = errors(llm, reference)
     print(f"median and largest {found.median()} {found.max()}, of the cache {unrounded.median()}")
-    assert found.median() < unrounded.median() / 100
+    assert found.median() < (LIMIT_ON_GPU if ON_GPU else unrounded.median() / 100)
     unrounded = errors(llm, load(model, torch.float32))
     assert found.median() < unrounded.median() / 100
 
@@ -449,4 +455,4 @@ def test_adapters(models: Path, tmp_path: Path) -> None:
             module.adapter = a, b * ALPHA / len(a)
     found = errors(llm, reference, lora_request=adapter.request)
     print(f"median and largest {found.median()} {found.max()}, without {without.median()}")
-    assert max(found.median(), without.median()) < 1e-4
+    assert max(found.median(), without.median()) < (LIMIT_ON_GPU if ON_GPU else 1e-4)
