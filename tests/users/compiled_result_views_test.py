@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch_xla
+from torch_xla.debug import metrics
 
 Results = Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
 
@@ -20,6 +22,8 @@ RESULTS: dict[str, Results] = {
     "of a transposed tensor": _strided,
     "of the second result": lambda x: (x.max(1)[1], *(x * 2).topk(2)[0].unbind(1)),
     "one of them twice": lambda x: (y := x * 3, y, y[1]),
+    "a detached argument": lambda x: (x.detach(), x + 1),
+    "an argument that was detached before a write": lambda x: (x.detach(), x.mul_(2), x + 1),
 }
 
 
@@ -59,3 +63,15 @@ def test_a_write_behind_a_graph_break(has_gradient: bool) -> None:
         x.detach().to("xla").requires_grad_(has_gradient)
     )
     assert [each.tolist() for each in found] == [each.tolist() for each in step(x)]
+
+
+def test_a_detached_argument_needs_no_program() -> None:
+    compiled = torch.compile(lambda loss: loss.detach(), backend="openxla")
+    for value in (1.0, 2.0):
+        loss = torch.tensor(value, requires_grad=True).to("xla")
+        torch_xla.sync(wait=True)
+        programs = metrics.metric_data("ExecuteTime")
+        result = compiled(loss)
+        torch_xla.sync(wait=True)
+        assert metrics.metric_data("ExecuteTime") == programs
+        assert result.item() == value and loss.requires_grad and not result.requires_grad

@@ -14,6 +14,8 @@ import torch
 import torch_xla
 from torch._dynamo.backends.registry import lookup_backend
 
+import torch_xla_ext
+
 
 def check(
     function: Callable[..., torch.Tensor], views: Callable[[torch.Tensor], list[torch.Tensor]]
@@ -109,3 +111,32 @@ def test_backward_compiler_is_wrapped_once(device: torch.device) -> None:
     backend = inspect.getclosurevars(compile_for).nonlocals["upstream"]
     wrapped = inspect.getclosurevars(backend.kwargs["bw_compiler"]).nonlocals["bw_compiler_fn"]
     assert wrapped.__name__ == "backward_compiler"
+
+
+@pytest.mark.parametrize("way", ["openxla", "captured"])
+def test_tensors_of_a_written_parameter(way: str, device: torch.device) -> None:
+    """A parameter is a detached tensor. Other tensors that share its data get new values, too."""
+    parameter = torch.nn.Parameter(torch.zeros(4, device=device))
+
+    def update() -> None:
+        with torch.no_grad():
+            parameter.add_(1)
+
+    torch._dynamo.reset()
+    is_captured = way == "captured"
+    step = torch_xla_ext.capture(update) if is_captured else torch.compile(update, backend=way)
+    for number in range(1, 5):
+        step()
+        assert parameter.tolist() == [number] * 4
+    views = parameter.detach(), parameter.data[1:], parameter.detach().view(2, 2)
+    step()
+    assert [view.flatten()[0].item() for view in (parameter, *views)] == [5.0] * 4
+    del views
+    step()
+    parameter.data = parameter.data * 2
+    step()
+    assert parameter.tolist() == [13.0] * 4
+    torch_xla.sync()
+    parameter.detach().mul_(2)
+    step()
+    assert parameter.tolist() == [27.0] * 4

@@ -224,6 +224,9 @@ class _XlaCapturedProgram:
     def arguments_to_copy(self, arguments: list[torch.Tensor], /) -> list[int]:
         """Return the indices of the arguments that must be copied before a run."""
 
+    def run_unless_copied(self, arguments: list[torch.Tensor], /) -> list[torch.Tensor] | None:
+        """Run the program; return None if arguments must be copied before."""
+
     def matches(self, arguments: list[torch.Tensor], /) -> bool:
         """Return whether the state's tensors, apart from their values, are as at the capture."""
 
@@ -328,8 +331,8 @@ def _xla_capture_place(tensor: torch.Tensor, /) -> tuple[list[int], list[int], i
 def _xla_capture_is_supported(tensor: torch.Tensor, /) -> bool:
     """Return whether the tensor is an XLA tensor with functionalization."""
 
-def _xla_capture_are_supported(values: Sequence[Any], /) -> bool:
-    """Return whether all tensors among the values are XLA tensors with functionalization."""
+def _xla_capture_split(values: tuple[Any, ...], /) -> tuple[list[torch.Tensor], list[Any], bool]:
+    """Return the tensors, the other values, and whether all tensors are functional XLA tensors."""
 
 def _xla_capture_is_used_by_python(tensor: torch.Tensor, /) -> bool:
     """Return whether a Python object strongly refers to the tensor."""
@@ -358,7 +361,7 @@ def _xla_capture_parameter_id(tensor: torch.Tensor, /) -> int:
 def _xla_capture_set_alias(tensor: torch.Tensor, id: int) -> int:
     """Make a program write the tensor's value to the parameter `id`; return the former setting."""
 
-def _xla_strides(values: Sequence[Any], /) -> list[list[int] | None] | None:
+def _xla_strides(values: tuple[Any, ...], /) -> list[list[int] | None] | None:
     """Return each XLA tensor's strides in PyTorch; None for row-major ones and other values."""
 
 def _xla_set_strides(copy: torch.Tensor, strides: list[int], /) -> None:

@@ -60,7 +60,8 @@ bool ReportsExecutions() {
 
 Program::Program(Description description)
     : description_(std::move(description)),
-      device_(torch_xla::bridge::GetCurrentDevice()) {
+      device_(torch_xla::bridge::GetCurrentDevice()),
+      device_name_(device_.toString()) {
   std::unordered_map<const Storage*, size_t> first;
   for (const at::Tensor& tensor : description_.state) {
     const Storage* storage = StorageOf(tensor);
@@ -126,42 +127,6 @@ void Program::ReleaseGradients(const std::vector<at::Tensor>& arguments,
   }
 }
 
-void Program::CheckCount(const std::vector<at::Tensor>& arguments) const {
-  const size_t expected = description_.argument_state.size();
-  if (arguments.size() == expected) return;
-  throw std::invalid_argument(
-      description_.name + ": expected " + std::to_string(expected) +
-      " tensors as arguments but got " + std::to_string(arguments.size()));
-}
-
-std::vector<size_t> Program::WrittenArguments() const {
-  std::vector<size_t> indices;
-  for (size_t parameter : description_.written) {
-    const Source& source = description_.parameters[parameter];
-    if (source.kind == Source::kArgument) indices.push_back(source.index);
-  }
-  return indices;
-}
-
-std::vector<size_t> Program::ArgumentsToCopy(
-    const std::vector<at::Tensor>& arguments) const {
-  CheckCount(arguments);
-  std::unordered_map<const Storage*, size_t> written;
-  for (size_t index : WrittenArguments()) {
-    written.emplace(StorageOf(arguments[index]), index);
-  }
-  std::vector<size_t> copied;
-  if (written.empty()) return copied;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const auto found = written.find(StorageOf(arguments[i]));
-    if (found != written.end() &&
-        (found->second != i || HasOwnValues(arguments[i]))) {
-      copied.push_back(i);
-    }
-  }
-  return copied;
-}
-
 std::vector<Program::Input> Program::Gather(
     const std::vector<at::Tensor>& arguments, const std::vector<Found>& state) {
   auto* const executor = torch_xla::XLAGraphExecutor::Get();
@@ -180,7 +145,7 @@ std::vector<Program::Input> Program::Gather(
       const Found& found = state[source.index];
       inputs[i].storage = found.storage;
       inputs[i].base = found.base;
-      inputs[i].is_base = found.is_base;
+      inputs[i].has_data = found.has_data;
     } else {
       at::Tensor tensor = Find(source, arguments, state);
       if (!tensor.defined()) {
@@ -192,6 +157,9 @@ std::vector<Program::Input> Program::Gather(
       } else {
         inputs[i].storage = StorageOf(tensor);
         inputs[i].base = BaseOf(inputs[i].storage);
+        inputs[i].has_data =
+            is_written_[i] &&
+            HasDataOf(inputs[i].base, inputs[i].storage, tensor);
       }
       inputs[i].tensor = std::move(tensor);
     }
@@ -308,8 +276,8 @@ torch::lazy::BackendDataPtr Program::MakeResult(size_t number) const {
   if (computation_->is_sharded) {
     sharding.emplace(result_shardings_[number]->sharding);
   }
-  return client->CreateDataPlaceholder(
-      device_.toString(), result_shapes_[number], std::move(sharding));
+  return client->CreateDataPlaceholder(device_name_, result_shapes_[number],
+                                       std::move(sharding));
 }
 
 torch::lazy::BackendDataPtr Program::TakeWritten(
@@ -389,7 +357,7 @@ std::vector<torch::lazy::BackendDataPtr> Program::Start(
   start(std::move(ticket), std::move(launch));
   for (size_t i : description_.written) {
     const Input& input = inputs[i];
-    if (!input.is_base || HasSeveralTensors(input.storage)) {
+    if (!input.has_data || HasSeveralTensors(input.storage)) {
       UpdateViews(input.storage);
     }
   }
@@ -448,6 +416,12 @@ std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments,
   const std::vector<Input> inputs = Gather(arguments, state);
   ReleaseGradients(arguments, state);
   return Run(inputs, start);
+}
+
+std::optional<std::vector<at::Tensor>> Program::RunUnlessCopied(
+    const std::vector<at::Tensor>& arguments) {
+  if (!ArgumentsToCopy(arguments).empty()) return std::nullopt;
+  return Run(arguments);
 }
 
 std::optional<std::vector<at::Tensor>> Program::RunIfMatches(

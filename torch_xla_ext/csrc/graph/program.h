@@ -110,6 +110,10 @@ class Program {
   std::optional<std::vector<at::Tensor>> RunIfMatches(
       const std::vector<at::Tensor>& arguments, bool here);
 
+  // Like Run, if ArgumentsToCopy is empty; otherwise returns nothing.
+  std::optional<std::vector<at::Tensor>> RunUnlessCopied(
+      const std::vector<at::Tensor>& arguments);
+
   // Like Run, but starts the program in this thread, and throws
   // std::runtime_error also if that fails. The device has been given the
   // program's work when it returns.
@@ -146,8 +150,7 @@ class Program {
     torch_xla::XLATensorPtr base;
     // The data of a parameter that is the seed or a constant (ConstantOf).
     torch::lazy::BackendDataPtr data;
-    // Whether the tensor has the storage's own base, and not a view of it.
-    bool is_base = false;
+    bool has_data = false;  // HasDataOf
   };
 
   // A tensor of the state in a call, and what FindState found in it.
@@ -155,7 +158,7 @@ class Program {
     at::Tensor tensor;
     Storage* storage = nullptr;
     torch_xla::XLATensorPtr base;
-    bool is_base = false;
+    bool has_data = false;  // HasDataOf
   };
 
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& arguments,
@@ -224,6 +227,7 @@ class Program {
   std::vector<StateTensor> state_;
   std::unordered_map<const Storage*, size_t> state_storages_;
   torch::lazy::BackendDevice device_;
+  std::string device_name_;
   torch_xla::XLAGraphExecutor::ComputationCache::TypePtr computation_;
   std::vector<bool> is_written_;  // of the parameters
   // The shapes and shardings of all results, set by the first run. Shardings

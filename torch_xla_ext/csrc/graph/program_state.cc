@@ -1,12 +1,56 @@
-// Checks that the tensors of a program's state are as they were when the
-// program was made, and gathers the inputs of a run from them.
+// Checks that the arguments of a program, and the tensors of its state, are as
+// they were when the program was made.
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "torch_xla_ext/csrc/graph/program.h"
 
 namespace torch_xla_ext::graph {
+
+void Program::CheckCount(const std::vector<at::Tensor>& arguments) const {
+  const size_t expected = description_.argument_state.size();
+  if (arguments.size() == expected) return;
+  throw std::invalid_argument(
+      description_.name + ": expected " + std::to_string(expected) +
+      " tensors as arguments but got " + std::to_string(arguments.size()));
+}
+
+std::vector<size_t> Program::WrittenArguments() const {
+  std::vector<size_t> indices;
+  for (size_t parameter : description_.written) {
+    const Source& source = description_.parameters[parameter];
+    if (source.kind == Source::kArgument) indices.push_back(source.index);
+  }
+  return indices;
+}
+
+std::vector<size_t> Program::ArgumentsToCopy(
+    const std::vector<at::Tensor>& arguments) const {
+  CheckCount(arguments);
+  std::vector<std::pair<const Storage*, size_t>> written;
+  for (size_t index : WrittenArguments()) {
+    written.emplace_back(StorageOf(arguments[index]), index);
+  }
+  std::vector<size_t> copied;
+  if (written.empty()) return copied;
+  std::sort(written.begin(), written.end());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Storage* const storage = StorageOf(arguments[i]);
+    const auto found = std::lower_bound(written.begin(), written.end(),
+                                        std::pair(storage, size_t{0}));
+    if (found != written.end() && found->first == storage &&
+        (found->second != i || HasOwnValues(arguments[i]))) {
+      copied.push_back(i);
+    }
+  }
+  return copied;
+}
 
 bool Program::StorageGroupsMatch() {
   state_storages_.clear();
@@ -47,7 +91,7 @@ void Program::Prefetch(const StateTensor& expected) {
 
 bool Program::HasKnownBase(const StateTensor& expected,
                            const Found& found) const {
-  return found.is_base && found.storage == expected.last_storage &&
+  return found.has_data && found.storage == expected.last_storage &&
          expected.parameter && HasKnownData(*expected.parameter, found.base);
 }
 
@@ -72,10 +116,7 @@ bool Program::FindState(const std::vector<at::Tensor>& arguments,
     found.storage = UncheckedStorageOf(tensor);
     found.base = BaseOf(found.storage);
     if (found.base == nullptr) return false;
-    found.is_base = wrapper->isBaseTensor() &&
-                    !wrapper->has_metadata_mutation() &&
-                    wrapper->value().unsafeGetTensorImpl() ==
-                        found.storage->base().unsafeGetTensorImpl();
+    found.has_data = HasDataOf(found.base, found.storage, tensor);
     if ((!HasKnownBase(expected, found) && tensor.sizes() != expected.sizes) ||
         wrapper->isBaseTensor() == expected.is_view ||
         wrapper->has_metadata_mutation() != expected.has_new_metadata ||

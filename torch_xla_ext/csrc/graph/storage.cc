@@ -42,6 +42,21 @@ bool HasOwnValues(const at::Tensor& tensor) {
          BaseOf(storage)->torch::lazy::LazyTensor::data();
 }
 
+bool HasDataOf(const torch_xla::XLATensorPtr& base, Storage* storage,
+               const at::Tensor& tensor) {
+  const auto* wrapper =
+      at::functionalization::impl::unsafeGetFunctionalWrapper(tensor);
+  if (wrapper->has_metadata_mutation()) return false;
+  const at::Tensor& value = wrapper->value();
+  if (value.unsafeGetTensorImpl() == storage->base().unsafeGetTensorImpl()) {
+    return wrapper->isBaseTensor();
+  }
+  // torch_xla's kernel for detach() shares the tensor's data.
+  const auto own = torch_xla::bridge::TryGetXlaTensor(value);
+  return own != nullptr && own->torch::lazy::LazyTensor::data() ==
+                               base->torch::lazy::LazyTensor::data();
+}
+
 torch::lazy::BackendDataPtr DataOf(const torch_xla::XLATensorPtr& tensor) {
   const auto& data = tensor->torch::lazy::LazyTensor::data();
   if (data->handle != nullptr) return data->handle;

@@ -41,6 +41,12 @@ torch_xla::XLATensorPtr BaseOf(Storage* storage);
 // parameter, for example, is a view, but has all values of the base in order.
 bool HasOwnValues(const at::Tensor& tensor);
 
+// Whether a tensor, not counting pending updates of its storage, shares the
+// data of the storage's base: it is the base, or a detached tensor, as a
+// parameter is.
+bool HasDataOf(const torch_xla::XLATensorPtr& base, Storage* storage,
+               const at::Tensor& tensor);
+
 // The device data of a tensor; null if it is still to be computed or
 // transferred.
 torch::lazy::BackendDataPtr DataOf(const torch_xla::XLATensorPtr& tensor);

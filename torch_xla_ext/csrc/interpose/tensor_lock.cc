@@ -10,6 +10,8 @@
 // functions are called from here.
 #include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
 
+#include <c10/util/ScopeExit.h>
+
 #include <memory>
 #include <utility>
 #include <vector>
@@ -22,6 +24,14 @@ namespace torch_xla {
 
 using torch::lazy::BackendDataPtr;
 using torch_xla_ext::TensorLock;
+
+namespace {
+
+// Whether this thread sets up a tensor's sizes, and holds the ShapeLock until
+// it has read the shape.
+thread_local bool shape_is_locked = false;
+
+}  // namespace
 
 std::shared_ptr<XLAGraphExecutor::Async>
 XLAGraphExecutor::SyncTensorsGraphInternal(
@@ -86,6 +96,7 @@ std::vector<BackendDataPtr> XLAGraphExecutor::ExecuteComputationWithBarrier(
 runtime::util::MaybeRef<xla::Shape> XLATensor::shape() const {
   static const auto upstream = UpstreamFunction(&XLATensor::shape);
   const torch_xla_ext::ShapeLock lock;
+  if (shape_is_locked) return upstream(this);
   return runtime::util::MaybeRef<xla::Shape>(
       torch_xla_ext::KeptShape(upstream(this).get()));
 }
@@ -114,6 +125,8 @@ extern "C" int64_t NumElements(const c10::TensorImpl* impl) __asm__(
 extern "C" void SetUpSizes(c10::TensorImpl* impl) {
   static const auto upstream = UpstreamFunction(&SetUpSizes);
   const torch_xla_ext::ShapeLock lock;
+  shape_is_locked = lock.is_held();
+  const auto unlocked = c10::make_scope_exit([] { shape_is_locked = false; });
   upstream(impl);
 }
 

@@ -13,6 +13,9 @@
 #include <dlfcn.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 
+#include <algorithm>
+#include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -21,6 +24,7 @@
 #include "torch_xla_ext/csrc/graph/launch.h"
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/upstream_function.h"
+#include "torch_xla_ext/csrc/runtime_fixes/device_context.h"
 #include "torch_xla_ext/csrc/runtime_fixes/devices.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 #include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
@@ -67,6 +71,25 @@ struct LazyGraphExecutor : torch::lazy::LazyGraphExecutor {
 };
 using SyncTensorCollection = XLAGraphExecutor::SyncTensorCollection;
 
+// Whether a tensor of the device is still to be computed or transferred.
+// Upstream finds out more slowly: it makes an object for each live tensor.
+bool HasPendingTensor(const torch::lazy::BackendDevice& device) {
+  const torch_xla_ext::TensorLock lock;
+  auto* const context = torch_xla_ext::ContextOf(device);
+  // Destroyed without the context's lock, which data's destructor acquires.
+  std::vector<std::shared_ptr<torch::lazy::LazyTensor::Data>> live;
+  {
+    const std::lock_guard<std::mutex> context_lock(context->lock);
+    live.reserve(context->tensors_data.size());
+    for (const auto& [id, data] : context->tensors_data) {
+      live.push_back(data.lock());
+    }
+  }
+  return std::any_of(live.begin(), live.end(), [](const auto& data) {
+    return data != nullptr && data->handle == nullptr;
+  });
+}
+
 }  // namespace
 
 // XLAGraphExecutor's virtual function. It calls torch's, which locks the device
@@ -99,8 +122,13 @@ void XLAGraphExecutor::SyncLiveTensorsGraph(
     c10::ArrayRef<std::string> devices, bool wait) {
   static const auto upstream =
       UpstreamFunction(&XLAGraphExecutor::SyncLiveTensorsGraph);
-  const torch_xla_ext::graph::LazyStep step(wait);
-  upstream(this, device, devices, wait);
+  using torch_xla_ext::graph::LazyStep;
+  const LazyStep step(wait);
+  if (device == nullptr || HasPendingTensor(*device)) {
+    upstream(this, device, devices, wait);
+  } else if (!LazyStep::NeedNotWait(*device)) {
+    torch_xla_ext::graph::LockDevice(*device);
+  }
 }
 
 at::Tensor XLATensor::ToTensor(bool detached) {

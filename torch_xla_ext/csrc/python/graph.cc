@@ -164,6 +164,8 @@ void DefineProgram(py::module_& module) {
            py::arg("ends_step"))
       .def("find_computation", &Program::FindComputation)
       .def("arguments_to_copy", &Program::ArgumentsToCopy)
+      .def("run_unless_copied", &Program::RunUnlessCopied,
+           py::call_guard<py::gil_scoped_release>())
       .def("matches", &Program::Matches)
       .def("cache_shardings", &Program::CacheShardings)
       .def("run_if_matches", &Program::RunIfMatches, py::arg("arguments"),
@@ -228,12 +230,17 @@ void DefineState(py::module_& module) {
                            strided ? place.storage_offset() : 0);
   });
   module.def("_xla_capture_is_supported", &IsFunctionalXlaTensor);
-  module.def("_xla_capture_are_supported", [](const py::sequence& values) {
-    return std::all_of(
-        values.begin(), values.end(), [](const py::handle value) {
-          return !THPVariable_Check(value.ptr()) ||
-                 IsFunctionalXlaTensor(THPVariable_Unpack(value.ptr()));
-        });
+  module.def("_xla_capture_split", [](const py::tuple& values) {
+    py::list tensors, others;
+    bool are_supported = true;
+    for (const py::handle value : values) {
+      const bool is_tensor = THPVariable_Check(value.ptr());
+      (is_tensor ? tensors : others).append(value);
+      are_supported = are_supported &&
+                      (!is_tensor ||
+                       IsFunctionalXlaTensor(THPVariable_Unpack(value.ptr())));
+    }
+    return py::make_tuple(std::move(tensors), std::move(others), are_supported);
   });
   module.def(
       "_xla_capture_is_used_by_python",
@@ -251,19 +258,19 @@ void DefineState(py::module_& module) {
   module.def("_xla_capture_has_own_values", &graph::HasOwnValues);
   module.def(
       "_xla_strides",
-      [](const py::sequence& values)
+      [](const py::tuple& values)
           -> std::optional<std::vector<std::optional<std::vector<int64_t>>>> {
-        std::vector<std::optional<std::vector<int64_t>>> all;
-        bool is_any = false;
-        for (const py::handle value : values) {
-          all.emplace_back();
-          if (!THPVariable_Check(value.ptr())) continue;
-          const at::Tensor& tensor = THPVariable_Unpack(value.ptr());
+        std::optional<std::vector<std::optional<std::vector<int64_t>>>> all;
+        for (size_t i = 0; i < values.size(); ++i) {
+          PyObject* const value = PyTuple_GET_ITEM(values.ptr(), i);
+          if (!THPVariable_Check(value)) continue;
+          const at::Tensor& tensor = THPVariable_Unpack(value);
           if (!IsFunctionalXlaTensor(tensor)) continue;
-          all.back() = StridesOf(tensor);
-          is_any = is_any || all.back();
+          auto strides = StridesOf(tensor);
+          if (!strides) continue;
+          if (!all) all.emplace(values.size());
+          (*all)[i] = std::move(strides);
         }
-        if (!is_any) return std::nullopt;
         return all;
       });
   module.def("_xla_set_strides", [](const at::Tensor& copy,

@@ -1,4 +1,4 @@
-// torch_xla's state of a device: its random numbers.
+// torch_xla's state of a device: its tensors and random numbers.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_DEVICE_CONTEXT_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_DEVICE_CONTEXT_H_
 
@@ -25,7 +25,7 @@ struct ContextArena : GraphExecutor::DeviceContextArena {
 
 }  // namespace internal
 
-// Has `lock`, `seed`, `running_seed` and `seed_ir_value`.
+// Has `lock`, `tensors_data`, `seed`, `running_seed` and `seed_ir_value`.
 using DeviceContext = internal::ContextArena::Context;
 
 inline DeviceContext* ContextOf(const torch::lazy::BackendDevice& device) {

@@ -65,6 +65,8 @@ class DeviceIsLocked {
 class ShapeLock {
  public:
   ShapeLock();
+  // Whether the shape stays valid while this lives.
+  bool is_held() const { return lock_.has_value(); }
 
  private:
   std::optional<TensorLock> lock_;

@@ -62,7 +62,7 @@ def _product(x: torch.Tensor, w: torch.Tensor, ranges: torch.Tensor) -> torch.Te
 
 def _is_column_major(matrices: torch.Tensor) -> bool:
     """Return whether each matrix is stored transposed."""
-    found = _XLAC._xla_strides([matrices])
+    found = _XLAC._xla_strides((matrices,))
     # Tensors of torch.compile's traces have strides.
     *_, row, column = matrices.stride() if found is None else found[0]
     return row == 1 and column >= max(1, matrices.shape[-2]) and matrices.shape[-1] > 1

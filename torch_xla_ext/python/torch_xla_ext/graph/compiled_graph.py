@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from numbers import Number
 
@@ -37,9 +38,9 @@ from torch_xla_ext.graph.traced_tensors import running, tracing
 _XLAC = torch_xla._XLAC
 
 
-def is_supported(arguments: Sequence[object]) -> bool:
+def are_supported(arguments: Sequence[object]) -> bool:
     """Return whether all tensors are XLA tensors, with functionalization on."""
-    return _XLAC._xla_capture_are_supported(arguments)
+    return _XLAC._xla_capture_split(tuple(arguments))[-1]
 
 
 class CompiledGraph:
@@ -53,15 +54,20 @@ class CompiledGraph:
     """
 
     def __init__(self, graph: torch.fx.GraphModule, memory: SharedMemory | None = None) -> None:
-        _write_to_donors_themselves(graph)
         self._graph, self._memory = graph, memory
         self._returns_one = not isinstance(_output(graph), (list, tuple))
         self._programs: dict[object, _Program] = {}
 
     def run(self, *arguments: object) -> object:
-        """Return the graph's result, or the list of its results."""
-        tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
-        program = self._program(arguments, tensors)
+        """Return the graph's result, or the list of its results.
+
+        Returns NotImplemented if the tensors should be, but are not all XLA tensors with
+        functionalization.
+        """
+        tensors, numbers, are_on_xla = _XLAC._xla_capture_split(arguments)
+        if not are_on_xla and self._memory is None:
+            return NotImplemented
+        program = self._program(arguments, tensors, numbers)
         if self._memory is not None:  # a trace has XLA tensors of its own
             results = program.run(tensors)
         else:
@@ -69,8 +75,9 @@ class CompiledGraph:
                 results = program.run(tensors)
         return results[0] if self._returns_one else results
 
-    def _program(self, arguments: Sequence[object], tensors: list[torch.Tensor]) -> _Program:
-        numbers = (value for value in arguments if not isinstance(value, torch.Tensor))
+    def _program(
+        self, arguments: Sequence[object], tensors: list[torch.Tensor], numbers: list[object]
+    ) -> _Program:
         key = (*numbers, *shardings_of(tensors), _XLAC._xla_get_mat_mul_precision())
         program = self._programs.get(key)
         if program is None and self._memory is not None:
@@ -87,11 +94,11 @@ def _write_to_donors_themselves(graph: torch.fx.GraphModule) -> None:
 
     PyTorch regards that result as a new tensor, and would copy the argument's new value to it.
     """
-    for node in graph.graph.find_nodes(
-        op="call_function", target=torch.ops.xla.dynamo_set_buffer_donor_.default
-    ):
-        node.replace_all_uses_with(node.args[0])
-    graph.recompile()
+    donor = torch.ops.xla.dynamo_set_buffer_donor_.default
+    for node in graph.graph.find_nodes(op="call_function", target=donor):
+        if node.users:
+            node.replace_all_uses_with(node.args[0])
+            graph.recompile()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +125,7 @@ class _Program:
     Args:
         program: one of csrc/graph/program.h or shared_memory.py; None if there is nothing to
             compute.
+        num_tensors: how many arguments are tensors.
         results: what the graph returns.
         written: the tensor arguments into whose buffers the program writes.
         copied_back: the other tensor arguments that are written to; they were traced as copies.
@@ -127,6 +135,7 @@ class _Program:
     """
 
     program: object | None
+    num_tensors: int
     results: list[_Result]
     written: set[int]
     copied_back: dict[int, _New]
@@ -137,27 +146,36 @@ class _Program:
         new: list[torch.Tensor] = []
         if self.program is not None:
             self._keep_pending_values([tensors[i] for i in self.donated])
-            copied = self.program.arguments_to_copy(tensors)
             with torch.no_grad():
-                copies = {i: self._copy(tensors[i]) for i in copied}
-                arguments = [copies.get(i, t) for i, t in enumerate(tensors)] if copied else tensors
-                new = self.program.run(arguments)
-                for i in self.written.intersection(copied):
-                    tensors[i].copy_(copies[i])
+                computed = self.program.run_unless_copied(tensors)
+                new = self._run_with_copies(tensors) if computed is None else computed
                 for i, result in self.copied_back.items():
                     tensors[i].copy_(new[result.index])
-        if self._returns_new:
-            return new
-        made = {_Argument: tensors, _New: new}
-        return [
-            made[type(result)][result.index] if type(result) in made else result
-            for result in self.results
-        ]
+        return list(map([*tensors, *self._constants, *new].__getitem__, self._indices))
+
+    def _run_with_copies(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        copies = {i: self._copy(tensors[i]) for i in self.program.arguments_to_copy(tensors)}
+        new = self.program.run([copies.get(i, tensor) for i, tensor in enumerate(tensors)])
+        for i in self.written.intersection(copies):
+            tensors[i].copy_(copies[i])
+        return new
 
     @functools.cached_property
-    def _returns_new(self) -> bool:
-        """True if the graph's results are the program's, in order, and none is copied back."""
-        return not self.copied_back and self.results == list(map(_New, range(len(self.results))))
+    def _constants(self) -> list[object]:
+        """The graph's results that are neither arguments nor computed."""
+        return [result for result in self.results if not isinstance(result, (_Argument, _New))]
+
+    @functools.cached_property
+    def _indices(self) -> list[int]:
+        """Where the graph's results are among the arguments, constants and new tensors."""
+        constants = itertools.count(self.num_tensors)
+        first_new = self.num_tensors + len(self._constants)
+        return [
+            result.index + (first_new if isinstance(result, _New) else 0)
+            if isinstance(result, (_Argument, _New))
+            else next(constants)
+            for result in self.results
+        ]
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.memory is not None:
@@ -177,6 +195,7 @@ class _Program:
 def _trace(
     graph: torch.fx.GraphModule, arguments: Sequence[object], memory: SharedMemory | None
 ) -> _Program:
+    _write_to_donors_themselves(graph)
     if memory is not None:
         arguments = memory.views(arguments)
     with same_seed():
@@ -272,7 +291,10 @@ class _Compilation:
         program = self._compile(written) if written or self._new else None
         if program is not None and self._memory is not None:
             program = self._memory.program(program)
-        return _Program(program, results, set(written), copied_back, donated, self._memory)
+        num_tensors = len(self._tensors)
+        return _Program(
+            program, num_tensors, results, set(written), copied_back, donated, self._memory
+        )
 
     def _add(self, tensor: torch.Tensor) -> _New:
         self._new.append(tensor)

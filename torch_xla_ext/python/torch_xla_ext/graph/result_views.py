@@ -13,6 +13,19 @@ import torch
 _Run = Callable[..., object]
 
 
+def without_detached_arguments(graph: torch.fx.GraphModule) -> None:
+    """Replace results that are an argument's detach() by the argument.
+
+    PyTorch's wrapper makes them from the argument once more, and only reads the result's shape.
+    """
+    detach = torch.ops.aten.detach.default
+    for node in graph.graph.find_nodes(op="call_function", target=detach):
+        if node.args[0].op == "placeholder":
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+    graph.recompile()
+
+
 def without_views(graph: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
     """Take results that are views of one tensor out of a graph.
 

@@ -101,6 +101,9 @@ class _Program:
     def arguments_to_copy(self, tensors: list[torch.Tensor]) -> list[int]:
         return self.program.arguments_to_copy(tensors)
 
+    def run_unless_copied(self, tensors: list[torch.Tensor]) -> list[torch.Tensor] | None:
+        return None if self.arguments_to_copy(tensors) else self.run(tensors)
+
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         stream = 0
         if self.device.type == "cuda":

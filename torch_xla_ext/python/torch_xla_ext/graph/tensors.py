@@ -41,7 +41,7 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy that keeps a view's strides in PyTorch, which contiguous() checks."""
     with torch.no_grad():
         copy = tensor.clone().requires_grad_(tensor.requires_grad)
-    if (strides := _XLAC._xla_strides([tensor])) is not None:
+    if (strides := _XLAC._xla_strides((tensor,))) is not None:
         _XLAC._xla_set_strides(copy, strides[0])
     return copy
 

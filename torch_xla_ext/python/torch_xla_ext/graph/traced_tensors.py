@@ -57,22 +57,25 @@ def tracing(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
         _end(_traced, storages)
 
 
-@contextlib.contextmanager
-def running(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+class running:  # noqa: N801, a block's function
     """Keep other threads, in a block that runs a graph, from tracing one with its XLA tensors."""
-    if _is_nested():
-        yield
-        return
-    with _changed:
-        if _traced:
-            storages = _storages(tensors)
-            _changed.wait_for(lambda: not _is_traced(storages))
-        _running.append(tensors)
-        _of_thread.is_using = True
-    try:
-        yield
-    finally:
-        _end(_running, tensors)
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors, self._is_nested = tensors, _is_nested()
+
+    def __enter__(self) -> None:
+        if self._is_nested:
+            return
+        with _changed:
+            if _traced:
+                storages = _storages(self._tensors)
+                _changed.wait_for(lambda: not _is_traced(storages))
+            _running.append(self._tensors)
+            _of_thread.is_using = True
+
+    def __exit__(self, *error: object) -> None:
+        if not self._is_nested:
+            _end(_running, self._tensors)
 
 
 def _end(uses: list, use: object) -> None:

@@ -40,7 +40,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
     """Return the replacements by name; they are made when all originals exist."""
     from torch_xla._dynamo import dynamo_bridge as module
 
-    from torch_xla_ext.graph.compiled_graph import CompiledGraph, is_supported
+    from torch_xla_ext.graph.compiled_graph import CompiledGraph, are_supported
     from torch_xla_ext.graph.shared_memory import SharedMemory
     from torch_xla_ext.graph.split_graph import nodes_on_host, on_cpu, other_device, split
     from torch_xla_ext.graph.traced_program import same_seed
@@ -107,28 +107,31 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
         vars(graph).pop("xla_args", None)
         if memory is not None:
             return CompiledGraph(graph, memory).run
-        runs: dict[bool, Callable[..., object]] = {}
+        run_upstreams: Callable[..., object] | None = None
+        compiled = CompiledGraph(graph)
 
         def run(*arguments: object) -> object:
-            is_ours = is_supported(arguments)
-            if not is_ours:
-                arguments = on_device(arguments)
-                is_ours = is_supported(arguments)
-            if is_ours not in runs and is_ours:
-                runs[is_ours] = CompiledGraph(graph).run
-            elif is_ours not in runs:
+            nonlocal run_upstreams
+            result = compiled.run(*arguments)
+            if result is not NotImplemented:
+                return result
+            arguments = on_device(arguments)
+            result = compiled.run(*arguments)
+            if result is not NotImplemented:
+                return result
+            if run_upstreams is None:
                 graph.xla_args = arguments
                 if module._args_on_cuda(arguments):
                     graph.xla_args = moved(arguments, torch_xla.device())
-                runs[is_ours] = upstream(graph)
-            return runs[is_ours](*arguments)
+                run_upstreams = upstream(graph)
+            return run_upstreams(*arguments)
 
         return run
 
     def partition_fx_graph_for_cpu_fallback(
         graph: torch.fx.GraphModule, arguments: Sequence[object], *others: object
     ) -> Callable[..., object]:
-        if not is_supported(arguments):
+        if not are_supported(arguments):
             return upstream_parts(graph, arguments, *others)
         on_host = _nodes_without_kernel(graph, arguments, module.UnsupportedNodesCollector)
         if not on_host:
@@ -189,8 +192,13 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
     from torch.multiprocessing.reductions import StorageWeakRef
 
     def inference_compiler(graph: torch.fx.GraphModule, inputs: Sequence[object]) -> object:
-        from torch_xla_ext.graph.result_views import keeping_views, without_views
+        from torch_xla_ext.graph.result_views import (
+            keeping_views,
+            without_detached_arguments,
+            without_views,
+        )
 
+        without_detached_arguments(graph)
         remade = without_views(graph)
         compiled = original.kwargs["fw_compiler"](graph, inputs)
         return compiled if remade is None else keeping_views(compiled, remade)
