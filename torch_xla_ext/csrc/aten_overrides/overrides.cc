@@ -96,6 +96,7 @@ void RegisterForXla(torch::Library& library) {
   TORCH_XLA_EXT_COMPARISON(lt)
   TORCH_XLA_EXT_COMPARISON(ne)
 #undef TORCH_XLA_EXT_COMPARISON
+  m.impl("fmod.Scalar", Matched<OfTwo, &Upstream::fmod>::OfNumber);
   m.impl("fmod.Tensor", Matched<OfTwo, &Upstream::fmod>::Call);
   m.impl("rsub.Tensor", WithFactor<&Upstream::rsub>);
   m.impl("sub.Tensor", WithFactor<&Upstream::sub>);
@@ -232,6 +233,7 @@ void RegisterForXla(torch::Library& library) {
   m.impl("unfold_backward", UnfoldBackward);
   m.impl("unfold_copy", UnfoldCopy);
   // interpolation.h
+  m.impl("pixel_shuffle", PixelShuffle);
   m.impl("upsample_bilinear2d", UpsampleBilinear2d);
   m.impl("upsample_nearest2d", UpsampleNearest2d);
   // linear_algebra.h
@@ -261,10 +263,13 @@ void RegisterForXla(torch::Library& library) {
   m.impl("native_layer_norm", NativeLayerNorm);
   m.impl("native_layer_norm_backward", NativeLayerNormBackward);
   // pooling.h
-  m.impl("avg_pool2d",
-         kFloat32<&AveragePool<at::_ops::avg_pool2d, &Upstream::avg_pool2d>>);
-  m.impl("avg_pool3d",
-         kFloat32<&AveragePool<at::_ops::avg_pool3d, &Upstream::avg_pool3d>>);
+  m.impl(
+      "avg_pool2d",
+      kFloat32<&AveragePool<at::_ops::avg_pool2d, &Upstream::avg_pool2d, 2>>);
+  m.impl("avg_pool2d_backward", AveragePool2dBackward);
+  m.impl(
+      "avg_pool3d",
+      kFloat32<&AveragePool<at::_ops::avg_pool3d, &Upstream::avg_pool3d, 3>>);
   m.impl("adaptive_max_pool2d", AdaptiveMaxPool2d);
   m.impl("max_pool2d_with_indices",
          MaxPoolWithIndices<at::_ops::max_pool2d_with_indices,

@@ -54,7 +54,8 @@ using KernelOf = typename WithNumbersForSizes<typename Op::schema>::type;
   KERNEL(addcmul) KERNEL(addmm) KERNEL(amax) KERNEL(amin) KERNEL(argmax)       \
   KERNEL(argmin) KERNEL(as_strided) KERNEL(as_strided_)                        \
   KERNEL(as_strided_scatter) KERNEL(asin) KERNEL(asinh) KERNEL(atan)           \
-  KERNEL(atan2) KERNEL(atanh) KERNEL(avg_pool2d) KERNEL(avg_pool3d)            \
+  KERNEL(atan2) KERNEL(atanh) KERNEL(avg_pool2d) KERNEL(avg_pool2d_backward)   \
+  KERNEL(avg_pool3d)                                                           \
   KERNEL(bernoulli) KERNEL(binary_cross_entropy)                               \
   KERNEL(binary_cross_entropy_backward) KERNEL(cat) KERNEL(celu)               \
   KERNEL(cholesky) KERNEL(constant_pad_nd) KERNEL(cos) KERNEL(cosh)            \
