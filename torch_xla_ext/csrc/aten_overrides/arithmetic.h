@@ -16,13 +16,14 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// An operand, which may be a number on the CPU.
+// An operand, which may be a number on the CPU. As in PyTorch, 300 is 44 as
+// uint8.
 inline at::Tensor OperandOnDevice(const at::Tensor& tensor,
                                   const at::TensorOptions& options) {
   if (!tensor.is_cpu() || tensor.dim() > 0) {
     return OnDevice(tensor, options.device()).to(options.dtype());
   }
-  return at::full({}, tensor.item(), options);
+  return at::full({}, tensor.to(options.dtype()).item(), options);
 }
 
 // The dtype in which PyTorch computes with both operands.
@@ -145,7 +146,7 @@ using DividedWithMode = at::Tensor(const at::Tensor&, const at::Tensor&,
                                    std::optional<std::string_view>);
 
 // The upstream kernel drops the imaginary parts of a quotient, and rounds a
-// divisor that is a number to 16 bits.
+// divisor that is a number to 16 bits, or takes 300 for 44 beside uint8.
 inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
                                 std::optional<std::string_view> rounding_mode) {
   TORCH_CHECK(!rounding_mode.has_value() || rounding_mode == "trunc" ||
@@ -184,9 +185,9 @@ inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
                               OperandOnDevice(other, options),
                               rounding_mode == "floor");
   }
-  if (!rounding_mode.has_value() && self.scalar_type() == at::kBool &&
-      other.scalar_type() == at::kBool) {
-    return Upstream::div(AsFloat(self), other, rounding_mode);
+  if (!rounding_mode.has_value() &&
+      at::isIntegralType(dtype, /*includeBool=*/true)) {
+    return Upstream::div(AsFloat(self), AsFloat(other), rounding_mode);
   }
   return Matched<DividedWithMode, &Upstream::div>::Call(self, other,
                                                         rounding_mode);
