@@ -131,8 +131,18 @@ inline void CheckLoss(const char* name, const at::Tensor& self,
               "'");
 }
 
+// A loss that has the type of `self`.
+inline void CheckHuberLoss(const char* name, const at::Tensor& self,
+                           const at::Tensor& target) {
+  CheckLoss(name, self, target);
+  TORCH_CHECK(at::isFloatingType(self.scalar_type()), name,
+              ": a loss of dtype ", at::result_type(self, target),
+              " cannot be converted to the input's dtype, ",
+              self.scalar_type());
+}
+
 inline void RegisterDtypeChecks(torch::Library& m) {
-  CheckedCall<at::_ops::huber_loss, &CheckLoss>::Register(m);
+  CheckedCall<at::_ops::huber_loss, &CheckHuberLoss>::Register(m);
   CheckedCall<at::_ops::mse_loss, &CheckLoss>::Register(m);
   CheckedCall<at::_ops::smooth_l1_loss, &CheckLoss>::Register(m);
   namespace op = at::_ops;

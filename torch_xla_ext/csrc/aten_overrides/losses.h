@@ -70,27 +70,35 @@ inline at::Tensor CtcLoss(const at::Tensor& log_probs,
                               zero_infinity);
 }
 
-// torch_xla has no kernels for the Huber loss.
+// Either operand may be booleans, which have no difference.
+inline at::Tensor Difference(const at::Tensor& self, const at::Tensor& target) {
+  const at::ScalarType dtype = CommonType(self, target);
+  return at::sub(self.to(dtype), target.to(dtype));
+}
+
+// torch_xla has no kernels for the Huber loss, which has the type of `self`.
 inline at::Tensor HuberLoss(const at::Tensor& self, const at::Tensor& target,
                             int64_t reduction, double delta) {
   TORCH_CHECK(delta > 0,
               "huber_loss does not support non-positive values for "
               "delta.");
-  const at::Tensor distance = at::abs(at::sub(self, target));
+  const at::Tensor distance = at::abs(Difference(self, target));
   const at::Tensor square = at::mul(at::mul(distance, distance), 0.5);
   const at::Tensor linear = at::mul(at::sub(distance, 0.5 * delta), delta);
-  return Reduced(at::where(at::le(distance, delta), square, linear), reduction);
+  const at::Tensor loss =
+      at::where(at::le(distance, delta), square, linear).to(self.scalar_type());
+  return Reduced(loss, reduction);
 }
 
 inline at::Tensor HuberLossBackward(const at::Tensor& grad_output,
                                     const at::Tensor& self,
                                     const at::Tensor& target, int64_t reduction,
                                     double delta) {
-  const at::Tensor distance = at::sub(self, target);
+  const at::Tensor distance = Difference(self, target);
   const at::Tensor slope =
       at::where(at::gt(at::abs(distance), delta),
                 at::mul(at::sign(distance), delta), distance);
-  const at::Tensor grad = at::mul(slope, grad_output);
+  const at::Tensor grad = at::mul(slope, grad_output).to(self.scalar_type());
   return reduction == at::Reduction::Mean
              ? at::div(grad, static_cast<double>(distance.numel()))
              : grad;
