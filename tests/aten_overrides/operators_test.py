@@ -363,3 +363,29 @@ def test_lengths_of_ctc_loss_on_the_cpu() -> None:
         targets,
         **CLOSE,
     )
+
+
+@pytest.mark.parametrize("shape", [(8, 2, 3), (3, 8, 2, 3), (2, 4, 8, 2, 3)], ids=len)
+def test_pixel_shuffle(shape: tuple[int, ...]) -> None:
+    """Upstream takes the second dimension for the channels."""
+    check(with_gradients(lambda x: functional.pixel_shuffle(x, 2)), torch.randn(shape), **CLOSE)
+
+
+def test_the_huber_loss_has_the_dtype_of_its_input() -> None:
+    x, target = torch.tensor([0.1, 2.0, 3.0]), torch.tensor([0.3, 0.5, 70.25])
+    for reduction in ("none", "mean", "sum"):
+        check(
+            lambda x, y, reduction=reduction: functional.huber_loss(x, y, reduction),
+            x.half(),
+            target,
+            **CLOSE,
+        )
+
+
+def test_gradients_of_batch_norm_without_statistics() -> None:
+    x = torch.ones(2, 3, device="xla")
+    for is_training, name in ((True, "save_mean"), (False, "running_mean")):
+        with pytest.raises(RuntimeError, match=f"expected {name} and"):
+            torch.ops.aten.native_batch_norm_backward(
+                x, x, None, None, None, None, None, is_training, 1e-5, [True] * 3
+            )

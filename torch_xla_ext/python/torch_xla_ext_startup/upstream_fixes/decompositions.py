@@ -47,6 +47,17 @@ _ADAPTIVE_POOL = torch.ops.aten._adaptive_avg_pool2d.default
 _OF_ONE_DTYPE = ("addmv", "grid_sampler_2d")
 _OF_ADDMV = ((0, 2, 1), (1, 2, 1))  # the operands' dimensions
 _NEAREST = 1  # an interpolation mode of grid_sampler_2d
+# Dtypes beside those of floats with which PyTorch's CPU computes.
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_COMPLEX = (torch.complex64, torch.complex128)
+_OTHER_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
+    "_adaptive_avg_pool2d": (),
+    "nansum": (*_INTEGERS, torch.bool),
+    "replication_pad1d": _INTEGERS + _COMPLEX,
+    "replication_pad2d": _INTEGERS + _COMPLEX,
+    "replication_pad3d": _INTEGERS + _COMPLEX,
+    "upsample_trilinear3d": (),
+}
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
 
@@ -136,12 +147,12 @@ def _decomposed(
 
     def kernel(*args: object, **options: object) -> object:
         _check_sizes(operator, args)
+        _check_dtypes(operator, args, options)
         # The decomposition of a pool to an empty result divides by 0.
         is_pool_to_nothing = operator is _ADAPTIVE_POOL and min(args[1]) <= 0
         if is_pool_to_nothing or (only_for_gradients and not _needs_gradients(*args)):
             with torch._C._AutoDispatchBelowAutograd():
                 return operator(*args, **options)
-        _check_dtypes(operator, args, options)
         result = decomposition(*args, **options)
         if operator is torch.ops.aten.grid_sampler_2d.default and args[2] == _NEAREST:
             # The decomposition rounds the grid and gives it no gradient; PyTorch's gradient is 0.
@@ -156,6 +167,9 @@ def _check_dtypes(
 ) -> None:
     name = operator.overloadpacket.__name__
     dtypes = [value.dtype for value in args if isinstance(value, torch.Tensor)]
+    others = _OTHER_DTYPES.get(name, (torch.uint8,) if "upsample" in name else None)
+    if others is not None and not dtypes[0].is_floating_point and dtypes[0] not in others:
+        raise NotImplementedError(f"{name}: not implemented for {dtypes[0]}")
     if name in _OF_ONE_DTYPE and len(set(dtypes)) > 1:
         raise RuntimeError(f"{name}: expected operands of one dtype, but got {dtypes}")
     if name == "nansum" and dtypes[0].is_floating_point:
