@@ -389,3 +389,24 @@ def test_gradients_of_batch_norm_without_statistics() -> None:
             torch.ops.aten.native_batch_norm_backward(
                 x, x, None, None, None, None, None, is_training, 1e-5, [True] * 3
             )
+
+
+@pytest.mark.parametrize(
+    "convolution",
+    [functional.conv1d, functional.conv2d, functional.conv3d, functional.conv_transpose2d],
+)
+def test_convolutions_of_float16_are_rounded_once(convolution: Callable[..., torch.Tensor]) -> None:
+    """XLA:CPU adds up in float16."""
+    rank = int(convolution.__name__[-2])
+    x = torch.rand(1, 64, *[4] * rank).half()
+    weight = torch.rand(64, 64, *[3] * rank).half()
+
+    def gradients(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
+        leaves = [operand.to(device, dtype).requires_grad_() for operand in (x, weight)]
+        result = convolution(*leaves)
+        return [result.detach(), *torch.autograd.grad(result.mean(), leaves)]
+
+    exact = gradients("cpu", torch.float64)
+    for found, expected in zip(gradients("xla", torch.float16), exact, strict=True):
+        assert found.dtype == torch.float16
+        torch.testing.assert_close(found.cpu().double(), expected, rtol=2**-10, atol=2**-24)

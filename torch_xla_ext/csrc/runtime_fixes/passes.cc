@@ -13,7 +13,7 @@
 namespace torch_xla_ext {
 
 std::optional<std::string> CorrectProgram(const std::string& module,
-                                          uint64_t precision) {
+                                          uint64_t precision, bool on_cpu) {
   std::optional<std::string> corrected;
   const auto apply = [&](const auto& pass) {
     auto changed = pass(corrected ? *corrected : module);
@@ -23,7 +23,7 @@ std::optional<std::string> CorrectProgram(const std::string& module,
   // are separated. Weights are gathered before gradients are ordered: a
   // gathered weight is an operand of a product of the backward pass. The
   // conversions that reductions add are corrected, too.
-  apply(CorrectReductions);
+  apply([&](const std::string& one) { return CorrectReductions(one, on_cpu); });
   apply(CorrectPartitionedOperands);
   apply(SeparateWindows);
   apply(GatherWeights);
