@@ -34,6 +34,25 @@ OF_FEW_DTYPES: dict[str, Callable[[torch.Tensor], object]] = {
     "bicubic": lambda x: F.interpolate(x, size=(3, 3), mode="bicubic"),
     "trilinear": lambda x: F.interpolate(x[None], size=(3, 3, 3), mode="trilinear"),
     "area": lambda x: F.interpolate(x, size=(3, 3), mode="area"),
+    "grid_sample": lambda x: F.grid_sample(x, x[:, 0, :, :2, None].mT, align_corners=False),
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "layer_norm": lambda x: F.layer_norm(x, (4,)),
+    "multi_margin_loss": lambda x: F.multi_margin_loss(x[0, 0], x.new_zeros(4, dtype=int)),
+    "multilabel_margin_loss": lambda x: F.multilabel_margin_loss(
+        x[0, 0], x.new_zeros(4, 4, dtype=int)
+    ),
+    "softmax's gradient": lambda x: torch.ops.aten._softmax_backward_data(x, x, 0, torch.float32),
+    "log_softmax's gradient": lambda x: torch.ops.aten._log_softmax_backward_data(
+        x, x, 0, torch.float32
+    ),
+    "clamp by tensors": lambda x: x.clamp(x, x),
+    "div with floor": lambda x: torch.div(x, torch.ones_like(x), rounding_mode="floor"),
+    "div with trunc": lambda x: torch.div(x, torch.ones_like(x), rounding_mode="trunc"),
+    "mvlgamma": lambda x: torch.mvlgamma(x + x + x + x + x, 1),
+    "addr": lambda x: torch.addr(x[0, 0], x[0, 0, 0], x[0, 0, 0], beta=0.5),
+    "scatter_reduce": lambda x: x.scatter_reduce(0, x.new_zeros(x.shape, dtype=int), x, "amax"),
+    "random_": lambda x: torch.randint_like(x, 10),
+    "trace": lambda x: x[0, 0].trace(),
 } | {
     name: getattr(F, name)
     for name in (

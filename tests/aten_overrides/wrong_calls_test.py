@@ -336,6 +336,7 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
             o(2, 3).half(), o(2, 3), 1, torch.float32
         ),
         "view_as_real_copy: dtype": lambda: torch.view_as_real_copy(o(2)),
+        "hardtanh: uint8": lambda: F.hardtanh(i(1, 2).byte()),
         "huber_loss: integers": lambda: F.huber_loss(i(1, 2), o(2)),
         "native_batch_norm: a mean alone": lambda: torch.native_batch_norm(
             o(2, 3), None, None, o(3), None, True, 0.1, 1e-5

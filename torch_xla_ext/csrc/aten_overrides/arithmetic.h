@@ -154,6 +154,9 @@ inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
               "div expected rounding_mode to be one of None, 'trunc', or "
               "'floor' but found '",
               *rounding_mode, "'");
+  TORCH_CHECK(
+      !rounding_mode.has_value() || at::result_type(self, other) != at::kBool,
+      "div: rounding is not implemented for 'Bool'");
   const at::Device device = DeviceOf(self, other);
   const at::Tensor a = OnDevice(self, device), b = OnDevice(other, device);
   if (!a.is_same(self) || !b.is_same(other)) {

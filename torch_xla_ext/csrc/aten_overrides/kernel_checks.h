@@ -254,6 +254,21 @@ inline void CheckFmodByNumber(const at::Tensor& self, const at::Scalar& other) {
               "fmod: not supported for complex numbers");
 }
 
+inline void CheckScatterReduce(const char* name, const at::Tensor& self,
+                               int64_t dim, const at::Tensor& index,
+                               const at::Tensor&, std::string_view reduce) {
+  CheckIndexed(name, self, dim, index);
+  TORCH_CHECK(!self.is_complex() || (reduce != "amax" && reduce != "amin"),
+              name, ": ", reduce, " is not implemented for complex numbers");
+}
+
+inline void CheckHardtanh(const at::Tensor& self, const at::Scalar& min,
+                          const at::Scalar& max) {
+  TORCH_CHECK(self.scalar_type() != at::kByte ||
+                  (min.toDouble() >= 0 && max.toDouble() >= 0),
+              "cannot do hardtanh on an unsigned type with negative limits");
+}
+
 inline void CheckMvlgamma(const at::Tensor& self, int64_t p) {
   TORCH_CHECK(p >= 1, "p has to be greater than or equal to 1");
 }

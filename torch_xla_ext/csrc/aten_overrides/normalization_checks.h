@@ -47,7 +47,6 @@ inline void CheckBatchNorm(const at::Tensor& input,
                            const std::optional<at::Tensor>& bias,
                            const std::optional<at::Tensor>& mean,
                            const std::optional<at::Tensor>& var) {
-  CheckFractions("batch_norm", input);
   TORCH_CHECK_VALUE(IsGiven(mean) == IsGiven(var),
                     "running_mean and running_var must either both be None or "
                     "neither be None");

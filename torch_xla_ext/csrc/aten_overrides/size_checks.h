@@ -47,7 +47,17 @@ inline void CheckAdded(const at::Tensor& self, at::IntArrayRef sizes) {
 }
 
 inline void CheckOuterProduct(const at::Tensor& self, const at::Tensor& vec1,
-                              const at::Tensor& vec2) {
+                              const at::Tensor& vec2, const at::Scalar& beta,
+                              const at::Scalar& alpha) {
+  const bool is_integral =
+      at::isIntegralType(self.scalar_type(), /*includeBool=*/true) &&
+      at::isIntegralType(vec1.scalar_type(), /*includeBool=*/true) &&
+      at::isIntegralType(vec2.scalar_type(), /*includeBool=*/true);
+  TORCH_CHECK(!is_integral || (beta.isIntegral(/*includeBool=*/true) &&
+                               alpha.isIntegral(/*includeBool=*/true)),
+              "addr: for integers, beta and alpha must not be floating point "
+              "numbers, but are ",
+              beta, " and ", alpha);
   TORCH_CHECK(vec1.dim() == 1 && vec2.dim() == 1,
               "addr: Expected 1-D argument vec1 and vec2, but got ", vec1.dim(),
               "-D and ", vec2.dim(), "-D");

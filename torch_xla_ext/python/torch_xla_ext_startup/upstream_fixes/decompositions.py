@@ -52,6 +52,8 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _COMPLEX = (torch.complex64, torch.complex128)
 _OTHER_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
     "_adaptive_avg_pool2d": (),
+    "grid_sampler_2d": (),
+    "multi_margin_loss": (),
     "nansum": (*_INTEGERS, torch.bool),
     "replication_pad1d": _INTEGERS + _COMPLEX,
     "replication_pad2d": _INTEGERS + _COMPLEX,
@@ -83,6 +85,8 @@ def _multilabel_margin_loss(
             "multilabel_margin_loss: expected input and target of one size, [], [C] or [N, C], but "
             f"got {list(x.shape)} and {list(target.shape)}"
         )
+    if not x.is_floating_point():
+        raise NotImplementedError(f"multilabel_margin_loss: not implemented for {x.dtype}")
     if x.dim() == 0:
         loss, is_target = _multilabel_margin_loss(x[None], target[None], reduction)
         return loss, is_target[0]
