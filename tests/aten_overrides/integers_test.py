@@ -138,6 +138,14 @@ def test_numbers_that_the_dtype_does_not_have(name: str) -> None:
         check(lambda x, number: function(x, number), x, torch.tensor(number))
 
 
+def test_numbers_of_other_forms_that_the_dtype_does_not_have() -> None:
+    x = torch.tensor([0, 1, 44, 255], dtype=torch.uint8)
+    check(lambda x: 300 - x, x)
+    check(lambda x: 300**x, x)
+    check(lambda x: torch.ops.aten.sub.Scalar(x, 300), x)
+    check(lambda x: torch._foreach_add([x], 300) + torch._foreach_mul([x], 300), x)
+
+
 def test_bounds_that_the_dtype_does_not_have() -> None:
     x = torch.tensor([0, 1, 44, 255], dtype=torch.uint8)
     check(lambda x: torch.stack([x.clamp_min(-1), x.clamp_max(-1)]), x)

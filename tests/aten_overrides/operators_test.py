@@ -410,3 +410,32 @@ def test_convolutions_of_float16_are_rounded_once(convolution: Callable[..., tor
     for found, expected in zip(gradients("xla", torch.float16), exact, strict=True):
         assert found.dtype == torch.float16
         torch.testing.assert_close(found.cpu().double(), expected, rtol=2**-10, atol=2**-24)
+
+
+@pytest.mark.parametrize("way", ["lazy", "openxla"])
+def test_quotients_of_quotients_of_float16(way: str) -> None:
+    """XLA makes a / (b * c) of a / b / c, where b * c is infinite."""
+    x = torch.tensor([1.0, 300.0, 1000.0, 60000.0]).half()
+    check(lambda x: 60000 / x / x, x, way=way)
+    check(with_gradients(functional.softsign), x, way=way, rtol=0.0, atol=1e-6)
+
+
+def test_logarithms_of_float64() -> None:
+    x = torch.tensor([1e-12, 0.3, 2.0, 7.0, 1e12], dtype=torch.float64)
+    for function in (torch.log2, torch.log10):
+        check(function, x, rtol=1e-14)
+        check(function, x.to(torch.complex128), rtol=1e-14)
+    check(torch.acosh, torch.tensor([1.001, 1.1, 3.0]).half(), rtol=2**-10)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_binary_cross_entropy_of_small_probabilities(reduction: str) -> None:
+    """Upstream's log(1 - x) is 0 for a small x."""
+    x = torch.tensor([0.0, 1e-12, 1e-7, 0.3, 1.0])
+    for target in (torch.zeros(5), torch.ones(5), torch.full((5,), 0.25)):
+        check(
+            lambda x, y: functional.binary_cross_entropy(x, y, y + 0.5, reduction=reduction),
+            x,
+            target,
+            rtol=1e-6,
+        )

@@ -45,7 +45,6 @@ OF_FEW_DTYPES: dict[str, Callable[[torch.Tensor], object]] = {
     "log_softmax's gradient": lambda x: torch.ops.aten._log_softmax_backward_data(
         x, x, 0, torch.float32
     ),
-    "clamp by tensors": lambda x: x.clamp(x, x),
     "div with floor": lambda x: torch.div(x, torch.ones_like(x), rounding_mode="floor"),
     "div with trunc": lambda x: torch.div(x, torch.ones_like(x), rounding_mode="trunc"),
     "mvlgamma": lambda x: torch.mvlgamma(x + x + x + x + x, 1),

@@ -111,6 +111,19 @@ inline at::Tensor MulTensor(const at::Tensor& self, const at::Tensor& other) {
   return Upstream::mul(OnDevice(self, device), OnDevice(other, device));
 }
 
+// The upstream kernels of operators with a number refuse one that the dtype
+// does not have.
+template <OfTwoAndFactor* kUpstream>
+at::Tensor NumberWithFactor(const at::Tensor& self, const at::Scalar& other,
+                            const at::Scalar& factor) {
+  return WithFactor<kUpstream>(self, at::native::wrapped_scalar_tensor(other),
+                               factor);
+}
+
+inline at::Tensor MulByNumber(const at::Tensor& self, const at::Scalar& other) {
+  return MulTensor(self, at::native::wrapped_scalar_tensor(other));
+}
+
 // The upstream kernels of addcmul and addcdiv compute the product or the
 // quotient in the dtype of its operands: half of an integer is 0.
 template <auto kUpstream>
@@ -205,6 +218,11 @@ inline at::Tensor RsubTensor(const at::Tensor& self, const at::Tensor& other,
   return at::sub(other, self, alpha);
 }
 
+inline at::Tensor RsubOfNumber(const at::Tensor& self, const at::Scalar& other,
+                               const at::Scalar& alpha) {
+  return RsubTensor(self, at::native::wrapped_scalar_tensor(other), alpha);
+}
+
 inline at::Tensor FloorDivide(const at::Tensor& self, const at::Tensor& other) {
   return DivTensorMode(self, other, "floor");
 }
@@ -283,10 +301,10 @@ inline at::Tensor PowOfScalar(const at::Scalar& self,
   if (!self.isIntegral(/*includeBool=*/false) || !IsInteger(exponent)) {
     return Upstream::pow(self, exponent);
   }
-  return PowTensor(
-      at::scalar_tensor(
-          self, exponent.options().dtype(at::result_type(self, exponent))),
-      exponent);
+  return PowTensor(OperandOnDevice(at::native::wrapped_scalar_tensor(self),
+                                   exponent.options().dtype(
+                                       at::result_type(self, exponent))),
+                   exponent);
 }
 
 // Roots as PyTorch computes them: NaN for -inf, and -0.0 for -0.0.
@@ -412,6 +430,15 @@ inline at::Tensor IsNegInf(const at::Tensor& self) {
 template <at::Tensor (*kUpstream)(const at::Tensor&)>
 at::Tensor OfFloat(const at::Tensor& self) {
   return kUpstream(IsInteger(self) ? AsFloat(self) : self);
+}
+
+// The upstream kernels divide by a logarithm in float32.
+template <int kBase, at::Tensor (*kUpstream)(const at::Tensor&)>
+at::Tensor Logarithm(const at::Tensor& self) {
+  if (at::toRealValueType(self.scalar_type()) != at::kDouble) {
+    return kUpstream(self);
+  }
+  return at::mul(at::log(self), 1 / std::log(static_cast<double>(kBase)));
 }
 
 template <auto kUpstream>

@@ -47,7 +47,7 @@ namespace torch_xla_ext::aten_overrides {
 // The same for operators with overloads: the meta function and the overload.
 #define TORCH_XLA_EXT_STRUCTURED_OVERLOADS(CHECK)                              \
   CHECK(add, add_Tensor) CHECK(all, all_dim) CHECK(any, any_dim)               \
-  CHECK(clamp_max, clamp_max_Tensor)                \
+  CHECK(clamp_max, clamp_max_Tensor) CHECK(clamp, clamp_Tensor)                \
   CHECK(clamp_min, clamp_min_Tensor) CHECK(div, div_Tensor)                    \
   CHECK(div, div_Tensor_mode) CHECK(eq, eq_Scalar) CHECK(eq, eq_Tensor)        \
   CHECK(mul, mul_Tensor) CHECK(ne, ne_Scalar) CHECK(ne, ne_Tensor)             \
@@ -105,7 +105,6 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(OfReals, sort, sort_stable)
   TORCH_XLA_EXT_CHECK(OfReals, threshold, threshold)
   TORCH_XLA_EXT_CHECK(WithNumbers, addcmul, addcmul)
-  TORCH_XLA_EXT_CHECK(WithNumbers, clamp, clamp_Tensor)
 #undef TORCH_XLA_EXT_CHECK
 #define TORCH_XLA_EXT_CHECK(overload, function) \
   CheckedCall<at::_ops::overload, &function>::Register(m);

@@ -35,10 +35,12 @@ inline at::Tensor SmoothL1Loss(const at::Tensor& self, const at::Tensor& target,
                                   beta);
 }
 
-// PyTorch converts the product with the weight to the type of the loss.
+// PyTorch's binary_cross_entropy bounds logarithms, and converts the product
+// with the weight to the type of the loss. The upstream kernel's log(1 - x) is
+// 0 for a small x.
 inline std::optional<at::Tensor> WeightOf(
     const at::Tensor& self, const std::optional<at::Tensor>& weight) {
-  if (!weight || !weight->defined()) return weight;
+  if (!IsGiven(weight)) return weight;
   return weight->to(self.scalar_type());
 }
 
@@ -46,8 +48,12 @@ inline at::Tensor BinaryCrossEntropy(const at::Tensor& self,
                                      const at::Tensor& target,
                                      const std::optional<at::Tensor>& weight,
                                      int64_t reduction) {
-  return Upstream::binary_cross_entropy(self, target, WeightOf(self, weight),
-                                        reduction);
+  const at::Tensor log = at::clamp_min(at::log(self), -100);
+  const at::Tensor log_of_other = at::clamp_min(at::log1p(at::neg(self)), -100);
+  const at::Tensor loss =
+      at::sub(at::mul(at::sub(target, 1), log_of_other), at::mul(target, log));
+  const std::optional<at::Tensor> factor = WeightOf(self, weight);
+  return Reduced(IsGiven(factor) ? at::mul(loss, *factor) : loss, reduction);
 }
 
 inline at::Tensor BinaryCrossEntropyBackward(

@@ -11,10 +11,6 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-inline bool IsGiven(const std::optional<at::Tensor>& tensor) {
-  return tensor.has_value() && tensor->defined();
-}
-
 // The parameters of a normalization: 16-bit inputs may have float32 parameters.
 inline void CheckParameter(const char* name, const at::Tensor& input,
                            const std::optional<at::Tensor>& parameter) {

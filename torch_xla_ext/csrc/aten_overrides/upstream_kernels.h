@@ -161,6 +161,10 @@ struct OfScalarsToo<at::Tensor(const at::Tensor&, Others...), kKernel> {
   }
 };
 
+inline bool IsGiven(const std::optional<at::Tensor>& tensor) {
+  return tensor.has_value() && tensor->defined();
+}
+
 inline bool Has16Bits(const at::Tensor& tensor) {
   return at::isReducedFloatingType(tensor.scalar_type());
 }

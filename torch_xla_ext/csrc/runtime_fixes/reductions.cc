@@ -99,17 +99,18 @@ class Reductions : public ProgramPass {
   }
 
   void LookAt(const ProtobufMessage& one) override {
-    has_convolutions_ |= IsConvolution(one) && IsFloat16(one);
+    has_float16_ |= IsOfFloat32(one) && IsFloat16(one);
   }
 
   bool IsNeeded() const override {
     return !reducers_.empty() || !extrema_.empty() || has_places_ ||
-           has_convolutions_;
+           has_float16_;
   }
 
-  // Whether XLA:CPU would add up the products of `one` in their own type.
-  bool IsConvolution(const ProtobufMessage& one) const {
-    return on_cpu_ && one.Bytes(instruction::kOpcode) == "convolution";
+  // Whether `one` must be computed in float32 if it is of float16.
+  bool IsOfFloat32(const ProtobufMessage& one) const {
+    const std::string_view opcode = one.Bytes(instruction::kOpcode);
+    return opcode == "divide" || (on_cpu_ && opcode == "convolution");
   }
 
   static bool IsFloat16(const ProtobufMessage& one) {
@@ -309,7 +310,7 @@ class Reductions : public ProgramPass {
   }
 
   bool IsWidened(const ProtobufMessage& one) const {
-    if (IsConvolution(one)) return IsFloat16(one);
+    if (IsOfFloat32(one)) return IsFloat16(one);
     if (!Accumulates(one.Bytes(instruction::kOpcode))) return false;
     const std::vector<uint64_t> called =
         one.Numbers(instruction::kCalledComputationIds);
@@ -340,8 +341,8 @@ class Reductions : public ProgramPass {
   }
 
   const bool on_cpu_;
-  bool has_convolutions_ = false;
-  std::unordered_set<uint64_t> reducers_;           // ids of computations
+  bool has_float16_ = false;               // what must be computed in float32
+  std::unordered_set<uint64_t> reducers_;  // ids of computations
   std::unordered_map<uint64_t, uint64_t> widened_;  // and of their copies
   // Computations of maxima and minima: whether they begin with -inf.
   std::unordered_map<uint64_t, bool> extrema_;

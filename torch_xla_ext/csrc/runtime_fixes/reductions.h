@@ -21,6 +21,9 @@ namespace torch_xla_ext {
 // XLA:CPU also adds up the products of a float16 convolution in float16, with
 // ten times the error of PyTorch's sums. With `on_cpu`, they are float32.
 //
+// XLA simplifies a / b / c to a / (b * c), and in float16 b * c is soon
+// infinite. So float16 is divided in float32, as in PyTorch.
+//
 // Collectives are left alone: an all-reduce of bfloat16 adds bfloat16, as
 // NCCL's does.
 //
