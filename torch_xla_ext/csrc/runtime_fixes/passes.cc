@@ -7,6 +7,7 @@
 #include "torch_xla_ext/csrc/runtime_fixes/gradient_windows.h"
 #include "torch_xla_ext/csrc/runtime_fixes/partitioned_operands.h"
 #include "torch_xla_ext/csrc/runtime_fixes/precision.h"
+#include "torch_xla_ext/csrc/runtime_fixes/quotients.h"
 #include "torch_xla_ext/csrc/runtime_fixes/reductions.h"
 #include "torch_xla_ext/csrc/runtime_fixes/shared_windows.h"
 
@@ -28,6 +29,7 @@ std::optional<std::string> CorrectProgram(const std::string& module,
   apply(SeparateWindows);
   apply(GatherWeights);
   apply(OrderGradients);
+  apply(SeparateQuotients);
   apply(CorrectConversions);
   apply([&](const std::string& one) { return SetPrecision(one, precision); });
   return corrected;
