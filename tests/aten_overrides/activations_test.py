@@ -65,3 +65,28 @@ def test_logit_outside_of_its_domain(eps: float | None) -> None:
     """The upstream kernel returns NaN outside of the domain, also for numbers that it clamps."""
     x = torch.tensor([-3.0, -0.0, 0.05, 0.5, 0.97, 1.0, 7.0, float("inf"), float("-inf")])
     check(lambda x: torch.logit(x, eps), x, **CLOSE)
+
+
+SMALL = [-(10.0**-k) for k in range(1, 16)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "activation",
+    [*(functional.elu, functional.selu, functional.celu), lambda x: functional.celu(x, 1e4)],
+    ids=str,
+)
+def test_results_of_small_numbers(activation: Activation, dtype: torch.dtype) -> None:
+    """Upstream subtracts 1 from exp, so that they are 0."""
+    tolerance = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 2**-8}[dtype]
+    check(activation, torch.tensor(SMALL, dtype=dtype), rtol=tolerance)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_of_float64(approximate: str) -> None:
+    check(
+        with_gradients(lambda x: functional.gelu(x, approximate=approximate)),
+        torch.linspace(-4, 4, 33, dtype=torch.float64),
+        rtol=1e-12,
+        atol=1e-13,
+    )

@@ -49,6 +49,13 @@ WRONG: dict[str, tuple[Callable[[], object], str, int, int, int]] = {
         3,
     ),
     "index_add_": (lambda: _x().index_add_(0, _at(3), _x()[:1]), "index_add", 3, 0, 3),
+    "masked_scatter": (
+        lambda: _x().masked_scatter(_x()[0] > 1, _x()[0]),
+        "masked_scatter",
+        4,
+        0,
+        4,
+    ),
     "take": (lambda: _x().take(_at(12)), "take", 12, 0, 12),
     "cross_entropy": (
         lambda: functional.cross_entropy(_x(), _at(0, 4, -100)),

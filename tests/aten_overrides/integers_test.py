@@ -117,3 +117,37 @@ def test_signed_and_unsigned_bytes(operator: Callable[..., torch.Tensor]) -> Non
     check(operator, signed, unsigned)
     if operator is not torch.fmod:  # by 0
         check(operator, unsigned, signed)
+
+
+BY_NUMBERS = {
+    name: getattr(torch, name)
+    for name in (
+        *("add", "bitwise_and", "bitwise_or", "bitwise_xor", "div", "eq", "floor_divide", "fmod"),
+        *("ge", "gt", "le", "lt", "mul", "ne", "remainder", "sub"),
+    )
+}
+
+
+@pytest.mark.parametrize("name", BY_NUMBERS)
+def test_numbers_that_the_dtype_does_not_have(name: str) -> None:
+    """PyTorch takes 300 for 44 and -1 for 255 beside uint8, but divides by the numbers."""
+    function = BY_NUMBERS[name]
+    for dtype, number in ((torch.uint8, -1), (torch.uint8, 300), (torch.int8, 300)):
+        x = torch.tensor([0, 1, 44, 50, 100, 127, 255]).to(dtype)
+        check(lambda x, number=number: function(x, number), x)
+        check(lambda x, number: function(x, number), x, torch.tensor(number))
+
+
+def test_numbers_of_other_forms_that_the_dtype_does_not_have() -> None:
+    x = torch.tensor([0, 1, 44, 255], dtype=torch.uint8)
+    check(lambda x: 300 - x, x)
+    check(lambda x: 300**x, x)
+    check(lambda x: torch.ops.aten.sub.Scalar(x, 300), x)
+    check(lambda x: torch._foreach_add([x], 300) + torch._foreach_mul([x], 300), x)
+
+
+def test_bounds_that_the_dtype_does_not_have() -> None:
+    x = torch.tensor([0, 1, 44, 255], dtype=torch.uint8)
+    check(lambda x: torch.stack([x.clamp_min(-1), x.clamp_max(-1)]), x)
+    targets = torch.tensor([1, 255, 0, 1], dtype=torch.uint8)
+    check(torch.nn.functional.hinge_embedding_loss, torch.randn(4), targets, rtol=1e-6, atol=1e-6)

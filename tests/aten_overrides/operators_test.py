@@ -363,3 +363,71 @@ def test_lengths_of_ctc_loss_on_the_cpu() -> None:
         targets,
         **CLOSE,
     )
+
+
+@pytest.mark.parametrize("shape", [(8, 2, 3), (3, 8, 2, 3), (2, 4, 8, 2, 3)], ids=len)
+def test_pixel_shuffle(shape: tuple[int, ...]) -> None:
+    """Upstream takes the second dimension for the channels."""
+    check(with_gradients(lambda x: functional.pixel_shuffle(x, 2)), torch.randn(shape), **CLOSE)
+
+
+def test_the_huber_loss_has_the_dtype_of_its_input() -> None:
+    x, target = torch.tensor([0.1, 2.0, 3.0]), torch.tensor([0.3, 0.5, 70.25])
+    for reduction in ("none", "mean", "sum"):
+        check(
+            lambda x, y, reduction=reduction: functional.huber_loss(x, y, reduction),
+            x.half(),
+            target,
+            **CLOSE,
+        )
+
+
+def test_gradients_of_batch_norm_without_statistics() -> None:
+    x = torch.ones(2, 3, device="xla")
+    for is_training, name in ((True, "save_mean"), (False, "running_mean")):
+        with pytest.raises(RuntimeError, match=f"expected {name} and"):
+            torch.ops.aten.native_batch_norm_backward(
+                x, x, None, None, None, None, None, is_training, 1e-5, [True] * 3
+            )
+
+
+@pytest.mark.parametrize(
+    "convolution",
+    [functional.conv1d, functional.conv2d, functional.conv3d, functional.conv_transpose2d],
+)
+def test_convolutions_of_float16_are_rounded_once(convolution: Callable[..., torch.Tensor]) -> None:
+    """XLA:CPU adds up in float16."""
+    rank = int(convolution.__name__[-2])
+    x = torch.rand(1, 64, *[4] * rank).half()
+    weight = torch.rand(64, 64, *[3] * rank).half()
+
+    def gradients(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
+        leaves = [operand.to(device, dtype).requires_grad_() for operand in (x, weight)]
+        result = convolution(*leaves)
+        return [result.detach(), *torch.autograd.grad(result.mean(), leaves)]
+
+    exact = gradients("cpu", torch.float64)
+    for found, expected in zip(gradients("xla", torch.float16), exact, strict=True):
+        assert found.dtype == torch.float16
+        torch.testing.assert_close(found.cpu().double(), expected, rtol=2**-10, atol=2**-24)
+
+
+def test_logarithms_of_float64() -> None:
+    x = torch.tensor([1e-12, 0.3, 2.0, 7.0, 1e12], dtype=torch.float64)
+    for function in (torch.log2, torch.log10):
+        check(function, x, rtol=1e-14)
+        check(function, x.to(torch.complex128), rtol=1e-14)
+    check(torch.acosh, torch.tensor([1.001, 1.1, 3.0]).half(), rtol=2**-10)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_binary_cross_entropy_of_small_probabilities(reduction: str) -> None:
+    """Upstream's log(1 - x) is 0 for a small x."""
+    x = torch.tensor([0.0, 1e-12, 1e-7, 0.3, 1.0])
+    for target in (torch.zeros(5), torch.ones(5), torch.full((5,), 0.25)):
+        check(
+            lambda x, y: functional.binary_cross_entropy(x, y, y + 0.5, reduction=reduction),
+            x,
+            target,
+            rtol=1e-6,
+        )

@@ -34,6 +34,7 @@ FUNCTIONS |= {
     "power of a number": lambda x, y: 2.5**x + y,
     "mse_loss": functional.mse_loss,
     "smooth_l1_loss": functional.smooth_l1_loss,
+    "huber_loss": functional.huber_loss,
 }
 SHAPES = list(itertools.product([(3,), ()], repeat=2))
 

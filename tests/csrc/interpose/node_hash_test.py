@@ -29,7 +29,6 @@ def scaled(x: Function, factor: float, interval: int) -> torch.Tensor:
 
 # By name: a function, and two values of the attribute. Results are compared with the CPU's.
 CASES: dict[str, tuple[Function, tuple[object, object]]] = {
-    "celu, alpha": (lambda x, alpha: F.celu(x(X), alpha=alpha), (0.5, 2.0)),
     "elu_backward, alpha": (
         lambda x, alpha: torch.ops.aten.elu_backward(
             x(X.abs()), alpha, 1.0, 1.0, True, x(X.abs() - 0.25)

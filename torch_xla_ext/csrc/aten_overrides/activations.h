@@ -2,13 +2,69 @@
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_ACTIVATIONS_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_ACTIVATIONS_H_
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <tuple>
 
 #include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
 namespace torch_xla_ext::aten_overrides {
+
+// The upstream kernel subtracts 1 from exp, which is 1 of a small number.
+inline at::Tensor Elu(const at::Tensor& self, const at::Scalar& alpha,
+                      const at::Scalar& scale, const at::Scalar& input_scale) {
+  const at::Tensor below = at::expm1(at::mul(self, input_scale));
+  return at::where(at::lt(self, 0),
+                   at::mul(below, alpha.toDouble() * scale.toDouble()),
+                   at::mul(self, scale));
+}
+
+inline at::Tensor Celu(const at::Tensor& self, const at::Scalar& alpha) {
+  TORCH_CHECK(alpha.toDouble() != 0,
+              "ZeroDivisionError: alpha cannot be 0 for CELU");
+  return Elu(self, alpha, 1.0, 1 / alpha.toDouble());
+}
+
+// The argument of the approximation's tanh.
+inline at::Tensor InnerOfGelu(const at::Tensor& self) {
+  const at::Tensor cube = at::mul(at::mul(self, self), self);
+  return at::mul(at::add(self, at::mul(cube, 0.044715)),
+                 M_SQRT2 * M_2_SQRTPI * 0.5);
+}
+
+// The upstream kernels of gelu have constants of float32.
+inline at::Tensor Gelu(const at::Tensor& self, std::string_view approximate) {
+  if (self.scalar_type() != at::kDouble) {
+    return Upstream::gelu(self, approximate);
+  }
+  const at::Tensor part = approximate == "tanh"
+                              ? at::tanh(InnerOfGelu(self))
+                              : at::erf(at::mul(self, M_SQRT1_2));
+  return at::mul(at::mul(self, 0.5), at::add(part, 1));
+}
+
+inline at::Tensor GeluBackward(const at::Tensor& grad_output,
+                               const at::Tensor& self,
+                               std::string_view approximate) {
+  if (self.scalar_type() != at::kDouble) {
+    return Upstream::gelu_backward(grad_output, self, approximate);
+  }
+  const at::Tensor square = at::mul(self, self);
+  at::Tensor part, slope;  // 2 * cdf - 1, and its derivative
+  if (approximate == "tanh") {
+    part = at::tanh(InnerOfGelu(self));
+    slope = at::mul(at::rsub(at::mul(part, part), 1),
+                    at::mul(at::add(at::mul(square, 3 * 0.044715), 1),
+                            M_SQRT2 * M_2_SQRTPI * 0.5));
+  } else {
+    part = at::erf(at::mul(self, M_SQRT1_2));
+    slope = at::mul(at::exp(at::mul(square, -0.5)), M_SQRT2 * M_2_SQRTPI * 0.5);
+  }
+  const at::Tensor twice = at::add(at::add(part, 1), at::mul(self, slope));
+  return at::mul(grad_output, at::mul(twice, 0.5));
+}
 
 // The upstream kernel always treats its operand as elu's result, although it
 // may be elu's input.

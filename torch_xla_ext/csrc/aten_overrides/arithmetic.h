@@ -16,13 +16,14 @@
 
 namespace torch_xla_ext::aten_overrides {
 
-// An operand, which may be a number on the CPU.
+// An operand, which may be a number on the CPU. As in PyTorch, 300 is 44 as
+// uint8.
 inline at::Tensor OperandOnDevice(const at::Tensor& tensor,
                                   const at::TensorOptions& options) {
   if (!tensor.is_cpu() || tensor.dim() > 0) {
     return OnDevice(tensor, options.device()).to(options.dtype());
   }
-  return at::full({}, tensor.item(), options);
+  return at::full({}, tensor.to(options.dtype()).item(), options);
 }
 
 // The dtype in which PyTorch computes with both operands.
@@ -110,6 +111,19 @@ inline at::Tensor MulTensor(const at::Tensor& self, const at::Tensor& other) {
   return Upstream::mul(OnDevice(self, device), OnDevice(other, device));
 }
 
+// The upstream kernels of operators with a number refuse one that the dtype
+// does not have.
+template <OfTwoAndFactor* kUpstream>
+at::Tensor NumberWithFactor(const at::Tensor& self, const at::Scalar& other,
+                            const at::Scalar& factor) {
+  return WithFactor<kUpstream>(self, at::native::wrapped_scalar_tensor(other),
+                               factor);
+}
+
+inline at::Tensor MulByNumber(const at::Tensor& self, const at::Scalar& other) {
+  return MulTensor(self, at::native::wrapped_scalar_tensor(other));
+}
+
 // The upstream kernels of addcmul and addcdiv compute the product or the
 // quotient in the dtype of its operands: half of an integer is 0.
 template <auto kUpstream>
@@ -145,7 +159,7 @@ using DividedWithMode = at::Tensor(const at::Tensor&, const at::Tensor&,
                                    std::optional<std::string_view>);
 
 // The upstream kernel drops the imaginary parts of a quotient, and rounds a
-// divisor that is a number to 16 bits.
+// divisor that is a number to 16 bits, or takes 300 for 44 beside uint8.
 inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
                                 std::optional<std::string_view> rounding_mode) {
   TORCH_CHECK(!rounding_mode.has_value() || rounding_mode == "trunc" ||
@@ -153,6 +167,9 @@ inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
               "div expected rounding_mode to be one of None, 'trunc', or "
               "'floor' but found '",
               *rounding_mode, "'");
+  TORCH_CHECK(
+      !rounding_mode.has_value() || at::result_type(self, other) != at::kBool,
+      "div: rounding is not implemented for 'Bool'");
   const at::Device device = DeviceOf(self, other);
   const at::Tensor a = OnDevice(self, device), b = OnDevice(other, device);
   if (!a.is_same(self) || !b.is_same(other)) {
@@ -184,9 +201,9 @@ inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
                               OperandOnDevice(other, options),
                               rounding_mode == "floor");
   }
-  if (!rounding_mode.has_value() && self.scalar_type() == at::kBool &&
-      other.scalar_type() == at::kBool) {
-    return Upstream::div(AsFloat(self), other, rounding_mode);
+  if (!rounding_mode.has_value() &&
+      at::isIntegralType(dtype, /*includeBool=*/true)) {
+    return Upstream::div(AsFloat(self), AsFloat(other), rounding_mode);
   }
   return Matched<DividedWithMode, &Upstream::div>::Call(self, other,
                                                         rounding_mode);
@@ -199,6 +216,11 @@ inline at::Tensor DivTensor(const at::Tensor& self, const at::Tensor& other) {
 inline at::Tensor RsubTensor(const at::Tensor& self, const at::Tensor& other,
                              const at::Scalar& alpha) {
   return at::sub(other, self, alpha);
+}
+
+inline at::Tensor RsubOfNumber(const at::Tensor& self, const at::Scalar& other,
+                               const at::Scalar& alpha) {
+  return RsubTensor(self, at::native::wrapped_scalar_tensor(other), alpha);
 }
 
 inline at::Tensor FloorDivide(const at::Tensor& self, const at::Tensor& other) {
@@ -279,10 +301,10 @@ inline at::Tensor PowOfScalar(const at::Scalar& self,
   if (!self.isIntegral(/*includeBool=*/false) || !IsInteger(exponent)) {
     return Upstream::pow(self, exponent);
   }
-  return PowTensor(
-      at::scalar_tensor(
-          self, exponent.options().dtype(at::result_type(self, exponent))),
-      exponent);
+  return PowTensor(OperandOnDevice(at::native::wrapped_scalar_tensor(self),
+                                   exponent.options().dtype(
+                                       at::result_type(self, exponent))),
+                   exponent);
 }
 
 // Roots as PyTorch computes them: NaN for -inf, and -0.0 for -0.0.
@@ -408,6 +430,15 @@ inline at::Tensor IsNegInf(const at::Tensor& self) {
 template <at::Tensor (*kUpstream)(const at::Tensor&)>
 at::Tensor OfFloat(const at::Tensor& self) {
   return kUpstream(IsInteger(self) ? AsFloat(self) : self);
+}
+
+// The upstream kernels divide by a logarithm in float32.
+template <int kBase, at::Tensor (*kUpstream)(const at::Tensor&)>
+at::Tensor Logarithm(const at::Tensor& self) {
+  if (at::toRealValueType(self.scalar_type()) != at::kDouble) {
+    return kUpstream(self);
+  }
+  return at::mul(at::log(self), 1 / std::log(static_cast<double>(kBase)));
 }
 
 template <auto kUpstream>

@@ -13,6 +13,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/checked_call.h"
 #include "torch_xla_ext/csrc/aten_overrides/indexing_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/kernel_checks.h"
+#include "torch_xla_ext/csrc/aten_overrides/normalization_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/random_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/size_checks.h"
 
@@ -119,6 +120,8 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(_index_put_impl_, CheckIndexPut)
   TORCH_XLA_EXT_CHECK(_native_batch_norm_legit, CheckBatchNormOfStatistics)
   TORCH_XLA_EXT_CHECK(_native_batch_norm_legit_no_stats, CheckBatchNormOfBatch)
+  TORCH_XLA_EXT_CHECK(_log_softmax_backward_data, CheckSoftmaxBackward)
+  TORCH_XLA_EXT_CHECK(_softmax_backward_data, CheckSoftmaxBackward)
   TORCH_XLA_EXT_CHECK(_to_copy, CheckToCopy)
   TORCH_XLA_EXT_CHECK(abs, CheckAbs)
   TORCH_XLA_EXT_CHECK(addmm, CheckAddedMatmul<&at::meta::addmm>)
@@ -161,6 +164,7 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(full, CheckSizes)
   TORCH_XLA_EXT_CHECK(gather, CheckGather)
   TORCH_XLA_EXT_CHECK(gelu, CheckGelu)
+  TORCH_XLA_EXT_CHECK(hardtanh, CheckHardtanh)
   TORCH_XLA_EXT_CHECK(index_Tensor, CheckIndices)
   TORCH_XLA_EXT_CHECK(index_add, CheckIndexAdd)
   TORCH_XLA_EXT_CHECK(index_copy, CheckIndexCopy)
@@ -209,6 +213,12 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(replication_pad3d, CheckPadded)
   TORCH_XLA_EXT_CHECK(roll, CheckRoll)
   TORCH_XLA_EXT_CHECK(rsub_Scalar, CheckSubOfNumber)
+  TORCH_XLA_EXT_CHECK(scatter_add, CheckIndexed)
+  TORCH_XLA_EXT_CHECK(scatter_reduce, CheckIndexed)
+  TORCH_XLA_EXT_CHECK(scatter_reduce_two, CheckScatterReduce)
+  TORCH_XLA_EXT_CHECK(scatter_src, CheckIndexed)
+  TORCH_XLA_EXT_CHECK(scatter_value, CheckIndexed)
+  TORCH_XLA_EXT_CHECK(scatter_value_reduce, CheckIndexed)
   TORCH_XLA_EXT_CHECK(select_scatter, CheckSelectScatter)
   TORCH_XLA_EXT_CHECK(slice_scatter, CheckSliceScatter)
   TORCH_XLA_EXT_CHECK(softshrink, CheckSoftshrink)
@@ -225,6 +235,8 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(uniform_, CheckUniform)
   TORCH_XLA_EXT_CHECK(upsample_bilinear2d, at::meta::upsample_bilinear2d_symint)
   TORCH_XLA_EXT_CHECK(upsample_nearest2d, at::meta::upsample_nearest2d_symint)
+  TORCH_XLA_EXT_CHECK(view_as_complex_copy, CheckViewAsComplex)
+  TORCH_XLA_EXT_CHECK(view_as_real_copy, CheckViewAsReal)
   TORCH_XLA_EXT_CHECK(view_copy, at::meta::view_symint)
   TORCH_XLA_EXT_CHECK(where_self, CheckWhere)
 #undef TORCH_XLA_EXT_CHECK

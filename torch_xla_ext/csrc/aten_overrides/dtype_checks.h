@@ -131,14 +131,27 @@ inline void CheckLoss(const char* name, const at::Tensor& self,
               "'");
 }
 
+// A loss that has the type of `self`.
+inline void CheckHuberLoss(const char* name, const at::Tensor& self,
+                           const at::Tensor& target) {
+  CheckLoss(name, self, target);
+  TORCH_CHECK(at::isFloatingType(self.scalar_type()), name,
+              ": a loss of dtype ", at::result_type(self, target),
+              " cannot be converted to the input's dtype, ",
+              self.scalar_type());
+}
+
 inline void RegisterDtypeChecks(torch::Library& m) {
-  CheckedCall<at::_ops::huber_loss, &CheckLoss>::Register(m);
+  CheckedCall<at::_ops::huber_loss, &CheckHuberLoss>::Register(m);
   CheckedCall<at::_ops::mse_loss, &CheckLoss>::Register(m);
   CheckedCall<at::_ops::smooth_l1_loss, &CheckLoss>::Register(m);
   namespace op = at::_ops;
   RegisterOfDtypes<
       IsFloating, op::_adaptive_avg_pool2d, op::_adaptive_avg_pool3d,
-      op::_embedding_bag, op::_embedding_bag_forward_only, op::_prelu_kernel,
+      op::_log_softmax_backward_data, op::_softmax_backward_data,
+      op::_native_batch_norm_legit, op::_native_batch_norm_legit_no_stats,
+      op::native_batch_norm, op::native_layer_norm, op::_embedding_bag,
+      op::_embedding_bag_forward_only, op::_prelu_kernel,
       op::adaptive_max_pool2d, op::bernoulli, op::binary_cross_entropy,
       op::celu, op::elu, op::frac, op::gelu, op::glu, op::hardshrink,
       op::hardsigmoid, op::hardswish, op::leaky_relu, op::log_sigmoid_forward,
@@ -151,7 +164,7 @@ inline void RegisterDtypeChecks(torch::Library& m) {
   RegisterOfDtypes<IsNumber, op::convolution_overrideable, op::reflection_pad1d,
                    op::reflection_pad2d, op::reflection_pad3d,
                    op::replication_pad1d, op::replication_pad2d,
-                   op::replication_pad3d>(m);
+                   op::replication_pad3d, op::mvlgamma, op::trace>(m);
   RegisterOfDtypes<IsReal, op::erf, op::erfc, op::logit>(m);
   RegisterOfDtypes<IsRealNumber, op::hardtanh, op::max_pool2d_with_indices,
                    op::max_pool3d_with_indices, op::round, op::threshold>(m);

@@ -173,20 +173,10 @@ inline at::Tensor DenseView(const at::Tensor& self, at::IntArrayRef size,
 inline at::Tensor AsStridedCopy(const at::Tensor& self, at::IntArrayRef size,
                                 at::IntArrayRef stride,
                                 std::optional<int64_t> storage_offset) {
-  TORCH_CHECK(size.size() == stride.size(), "as_strided: size has ",
-              size.size(), " dimensions and stride ", stride.size());
   const int64_t offset = storage_offset.value_or(0);
-  int64_t last = offset, count = 1;
-  for (size_t i = 0; i < size.size(); ++i) {
-    TORCH_CHECK(stride[i] >= 0, "as_strided: a stride is ", stride[i],
-                ", but must not be negative");
-    last += (size[i] - 1) * stride[i];
-    count *= size[i];
-  }
+  CheckStrided(self, size, stride, offset);
+  const int64_t count = c10::multiply_integers(size);
   if (count == 0) return at::empty(size, self.options());
-  TORCH_CHECK(0 <= offset && last < self.numel(), "as_strided: size ", size,
-              ", stride ", stride, " and offset ", offset, " reach element ",
-              last, " of a tensor with ", self.numel(), " elements");
   if (const auto order = DenseOrder(size, stride)) {
     return DenseView(self, size, *order, offset, count);
   }

@@ -1,10 +1,13 @@
-// Interpolation. The upstream kernels derive scales from the two sizes; PyTorch
-// uses the given scales. And they multiply distant elements by 0, which is NaN
-// for NaN and infinities.
+// Images of other sizes: interpolation and pixel_shuffle.
+//
+// In interpolation, the upstream kernels derive scales from the two sizes;
+// PyTorch uses the given scales. And they multiply distant elements by 0, which
+// is NaN for NaN and infinities.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_INTERPOLATION_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_INTERPOLATION_H_
 
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -153,6 +156,22 @@ inline at::Tensor UpsampleNearest2d(const at::Tensor& self,
   }
   return Nearest(Nearest(self, -2, output_size[0], scales_h), -1,
                  output_size[1], scales_w);
+}
+
+// The upstream kernel takes the second dimension for the channels.
+inline at::Tensor PixelShuffle(const at::Tensor& self, int64_t factor) {
+  const int64_t batch = self.dim() - 3;
+  std::vector<int64_t> split = self.sizes().slice(0, batch).vec();
+  std::vector<int64_t> result = split, order(batch);
+  std::iota(order.begin(), order.end(), 0);
+  const int64_t channels = self.size(batch) / (factor * factor);
+  const int64_t height = self.size(-2), width = self.size(-1);
+  split.insert(split.end(), {channels, factor, factor, height, width});
+  order.insert(order.end(),
+               {batch, batch + 3, batch + 1, batch + 4, batch + 2});
+  result.insert(result.end(), {channels, height * factor, width * factor});
+  return at::view_copy(at::permute_copy(at::view_copy(self, split), order),
+                       result);
 }
 
 }  // namespace torch_xla_ext::aten_overrides

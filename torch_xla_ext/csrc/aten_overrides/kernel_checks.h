@@ -187,6 +187,34 @@ inline void CheckRepeat(const at::Tensor& self, c10::SymIntArrayRef repeats) {
               "number of dimensions of tensor");
 }
 
+inline void CheckSoftmaxBackward(const char* name, const at::Tensor& grad,
+                                 const at::Tensor& output) {
+  TORCH_CHECK(grad.sizes() == output.sizes(), name,
+              ": expected a gradient of the output's size, ", output.sizes(),
+              ", but got one of ", grad.sizes());
+  CheckSameType(name, grad, output);
+}
+
+inline void CheckViewAsComplex(const at::Tensor& self) {
+  TORCH_CHECK(at::isFloatingType(self.scalar_type()),
+              "view_as_complex is only supported for floating point tensors, "
+              "but got a tensor of scalar type: ",
+              self.scalar_type());
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      self.scalar_type() == at::kFloat || self.scalar_type() == at::kDouble,
+      "XLA has no complex numbers of 16 bits: convert the tensor to float32");
+  TORCH_CHECK(self.dim() > 0 && self.size(-1) == 2,
+              "view_as_complex: expected a last dimension of size 2, but got: ",
+              self.sizes());
+}
+
+inline void CheckViewAsReal(const at::Tensor& self) {
+  TORCH_CHECK(self.is_complex(),
+              "view_as_real is only supported for complex tensors, but got a "
+              "tensor of scalar type: ",
+              self.scalar_type());
+}
+
 inline void CheckPixelShuffle(const at::Tensor& self, int64_t factor) {
   TORCH_CHECK(self.dim() >= 3,
               "pixel_shuffle expects input to have at least 3 dimensions, but "
@@ -216,71 +244,6 @@ inline void CheckCdist(const at::Tensor& x1, const at::Tensor& x2) {
               x1.scalar_type(), " and ", x2.scalar_type());
 }
 
-// The parameters of a normalization: 16-bit inputs may have float32 parameters.
-inline void CheckParameter(const char* name, const at::Tensor& input,
-                           const std::optional<at::Tensor>& parameter) {
-  if (!parameter || !parameter->defined()) return;
-  const bool is_wider = at::isReducedFloatingType(input.scalar_type()) &&
-                        parameter->scalar_type() == at::kFloat;
-  TORCH_CHECK(is_wider || parameter->scalar_type() == input.scalar_type(), name,
-              ": expected parameters of dtype ", input.scalar_type(),
-              ", but got ", parameter->scalar_type());
-}
-
-inline void CheckParameters(const char* name, const at::Tensor& input,
-                            const std::optional<at::Tensor>& weight,
-                            const std::optional<at::Tensor>& bias) {
-  CheckParameter(name, input, weight);
-  CheckParameter(name, input, bias);
-  if (weight && weight->defined() && bias && bias->defined()) {
-    CheckSameType(name, *weight, *bias);
-  }
-}
-
-inline void CheckLayerNorm(const at::Tensor& input, c10::SymIntArrayRef,
-                           const std::optional<at::Tensor>& weight,
-                           const std::optional<at::Tensor>& bias) {
-  CheckParameters("layer_norm", input, weight, bias);
-}
-
-inline void CheckBatchNorm(const at::Tensor& input,
-                           const std::optional<at::Tensor>& weight,
-                           const std::optional<at::Tensor>& bias,
-                           const std::optional<at::Tensor>& mean,
-                           const std::optional<at::Tensor>& var) {
-  CheckFractions("batch_norm", input);
-  const int64_t channels = input.size(1);
-  const auto check = [&](const std::optional<at::Tensor>& parameter,
-                         bool has_size) {
-    TORCH_CHECK(has_size,
-                "batch_norm: expected statistics and parameters of size ",
-                channels, ", but got ", parameter->sizes());
-    CheckParameter("batch_norm", input, parameter);
-  };
-  for (const auto* const parameter : {&weight, &bias}) {
-    if (!*parameter || !(*parameter)->defined()) continue;
-    check(*parameter, (*parameter)->numel() == channels);
-  }
-  for (const auto* const statistics : {&mean, &var}) {
-    if (!*statistics || !(*statistics)->defined()) continue;
-    check(*statistics, (*statistics)->sizes() == at::IntArrayRef(channels));
-  }
-}
-
-inline void CheckBatchNormOfStatistics(const at::Tensor& input,
-                                       const std::optional<at::Tensor>& weight,
-                                       const std::optional<at::Tensor>& bias,
-                                       const at::Tensor& mean,
-                                       const at::Tensor& var) {
-  CheckBatchNorm(input, weight, bias, mean, var);
-}
-
-inline void CheckBatchNormOfBatch(const at::Tensor& input,
-                                  const std::optional<at::Tensor>& weight,
-                                  const std::optional<at::Tensor>& bias) {
-  CheckBatchNorm(input, weight, bias, std::nullopt, std::nullopt);
-}
-
 inline void CheckSort(const at::Tensor& self, int64_t dim) {
   at::maybe_wrap_dim(dim, self.dim());
   TORCH_CHECK(!self.is_complex(), "sort: not supported for complex numbers");
@@ -289,6 +252,21 @@ inline void CheckSort(const at::Tensor& self, int64_t dim) {
 inline void CheckFmodByNumber(const at::Tensor& self, const at::Scalar& other) {
   TORCH_CHECK(!self.is_complex() && !other.isComplex(),
               "fmod: not supported for complex numbers");
+}
+
+inline void CheckScatterReduce(const char* name, const at::Tensor& self,
+                               int64_t dim, const at::Tensor& index,
+                               const at::Tensor&, std::string_view reduce) {
+  CheckIndexed(name, self, dim, index);
+  TORCH_CHECK(!self.is_complex() || (reduce != "amax" && reduce != "amin"),
+              name, ": ", reduce, " is not implemented for complex numbers");
+}
+
+inline void CheckHardtanh(const at::Tensor& self, const at::Scalar& min,
+                          const at::Scalar& max) {
+  TORCH_CHECK(self.scalar_type() != at::kByte ||
+                  (min.toDouble() >= 0 && max.toDouble() >= 0),
+              "cannot do hardtanh on an unsigned type with negative limits");
 }
 
 inline void CheckMvlgamma(const at::Tensor& self, int64_t p) {
@@ -341,7 +319,8 @@ void CheckAddedMatmul(const char* name, const at::Tensor& self,
 
 inline void CheckConvolution(const at::Tensor& input, const at::Tensor& weight,
                              const std::optional<at::Tensor>& bias,
-                             c10::SymIntArrayRef stride, c10::SymIntArrayRef,
+                             c10::SymIntArrayRef stride,
+                             c10::SymIntArrayRef padding,
                              c10::SymIntArrayRef dilation, bool transposed,
                              c10::SymIntArrayRef output_padding) {
   CheckSameType("convolution", input, weight);
@@ -351,6 +330,10 @@ inline void CheckConvolution(const at::Tensor& input, const at::Tensor& weight,
                 weight.sizes());
   }
   if (bias && bias->defined()) CheckSameType("convolution", input, *bias);
+  for (const c10::SymInt& step : dilation) {
+    TORCH_CHECK(step > 0, "dilation should be greater than zero, but got ",
+                dilation);
+  }
   if (!transposed) return;
   for (size_t i = 0; i < output_padding.size(); ++i) {
     TORCH_CHECK(
@@ -358,6 +341,13 @@ inline void CheckConvolution(const at::Tensor& input, const at::Tensor& weight,
         "output padding must be smaller than either stride or "
         "dilation, but got output padding ",
         output_padding, ", stride ", stride, " and dilation ", dilation);
+    const int64_t dim = static_cast<int64_t>(i) + 2;
+    const c10::SymInt size =
+        (input.size(dim) - 1) * stride[i] - 2 * padding[i] +
+        dilation[i] * (weight.size(dim) - 1) + output_padding[i] + 1;
+    TORCH_CHECK(size > 0, "convolution: the output's size in dimension ", dim,
+                " would be ", size, ", for an input of ", input.sizes(),
+                ", a weight of ", weight.sizes(), " and padding ", padding);
   }
 }
 

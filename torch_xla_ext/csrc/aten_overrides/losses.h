@@ -35,10 +35,12 @@ inline at::Tensor SmoothL1Loss(const at::Tensor& self, const at::Tensor& target,
                                   beta);
 }
 
-// PyTorch converts the product with the weight to the type of the loss.
+// PyTorch's binary_cross_entropy bounds logarithms, and converts the product
+// with the weight to the type of the loss. The upstream kernel's log(1 - x) is
+// 0 for a small x.
 inline std::optional<at::Tensor> WeightOf(
     const at::Tensor& self, const std::optional<at::Tensor>& weight) {
-  if (!weight || !weight->defined()) return weight;
+  if (!IsGiven(weight)) return weight;
   return weight->to(self.scalar_type());
 }
 
@@ -46,8 +48,12 @@ inline at::Tensor BinaryCrossEntropy(const at::Tensor& self,
                                      const at::Tensor& target,
                                      const std::optional<at::Tensor>& weight,
                                      int64_t reduction) {
-  return Upstream::binary_cross_entropy(self, target, WeightOf(self, weight),
-                                        reduction);
+  const at::Tensor log = at::clamp_min(at::log(self), -100);
+  const at::Tensor log_of_other = at::clamp_min(at::log1p(at::neg(self)), -100);
+  const at::Tensor loss =
+      at::sub(at::mul(at::sub(target, 1), log_of_other), at::mul(target, log));
+  const std::optional<at::Tensor> factor = WeightOf(self, weight);
+  return Reduced(IsGiven(factor) ? at::mul(loss, *factor) : loss, reduction);
 }
 
 inline at::Tensor BinaryCrossEntropyBackward(
@@ -70,27 +76,35 @@ inline at::Tensor CtcLoss(const at::Tensor& log_probs,
                               zero_infinity);
 }
 
-// torch_xla has no kernels for the Huber loss.
+// Either operand may be booleans, which have no difference.
+inline at::Tensor Difference(const at::Tensor& self, const at::Tensor& target) {
+  const at::ScalarType dtype = CommonType(self, target);
+  return at::sub(self.to(dtype), target.to(dtype));
+}
+
+// torch_xla has no kernels for the Huber loss, which has the type of `self`.
 inline at::Tensor HuberLoss(const at::Tensor& self, const at::Tensor& target,
                             int64_t reduction, double delta) {
   TORCH_CHECK(delta > 0,
               "huber_loss does not support non-positive values for "
               "delta.");
-  const at::Tensor distance = at::abs(at::sub(self, target));
+  const at::Tensor distance = at::abs(Difference(self, target));
   const at::Tensor square = at::mul(at::mul(distance, distance), 0.5);
   const at::Tensor linear = at::mul(at::sub(distance, 0.5 * delta), delta);
-  return Reduced(at::where(at::le(distance, delta), square, linear), reduction);
+  const at::Tensor loss =
+      at::where(at::le(distance, delta), square, linear).to(self.scalar_type());
+  return Reduced(loss, reduction);
 }
 
 inline at::Tensor HuberLossBackward(const at::Tensor& grad_output,
                                     const at::Tensor& self,
                                     const at::Tensor& target, int64_t reduction,
                                     double delta) {
-  const at::Tensor distance = at::sub(self, target);
+  const at::Tensor distance = Difference(self, target);
   const at::Tensor slope =
       at::where(at::gt(at::abs(distance), delta),
                 at::mul(at::sign(distance), delta), distance);
-  const at::Tensor grad = at::mul(slope, grad_output);
+  const at::Tensor grad = at::mul(slope, grad_output).to(self.scalar_type());
   return reduction == at::Reduction::Mean
              ? at::div(grad, static_cast<double>(distance.numel()))
              : grad;

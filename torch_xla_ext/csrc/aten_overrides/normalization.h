@@ -11,16 +11,12 @@
 #include <tuple>
 #include <vector>
 
-#include "torch_xla_ext/csrc/aten_overrides/kernel_checks.h"
+#include "torch_xla_ext/csrc/aten_overrides/normalization_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
 namespace torch_xla_ext::aten_overrides {
 
 using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
-inline bool IsGiven(const std::optional<at::Tensor>& tensor) {
-  return tensor.has_value() && tensor->defined();
-}
 
 // The input, in the type in which PyTorch computes (16-bit floats in float32).
 // It is normalized along all dimensions but the second, the channels.
@@ -219,6 +215,11 @@ inline ThreeTensors NativeBatchNormBackward(
     const std::optional<at::Tensor>& save_mean,
     const std::optional<at::Tensor>& save_invstd, bool train, double eps,
     std::array<bool, 3> output_mask) {
+  TORCH_CHECK(train ? IsGiven(save_mean) && IsGiven(save_invstd)
+                    : IsGiven(running_mean) && IsGiven(running_var),
+              "native_batch_norm_backward: expected ",
+              train ? "save_mean and save_invstd in training"
+                    : "running_mean and running_var in evaluation");
   const Channels channels(input);
   const at::Tensor grad = grad_out.to(channels.type);
   const at::Tensor mean = (train ? *save_mean : *running_mean);

@@ -52,13 +52,12 @@ namespace {
 // PyTorch's, and those of floats, which refuse booleans or integers.
 // clang-format off
 #define TORCH_XLA_EXT_UPSTREAM_IN_FLOAT32(KERNEL)                              \
-  KERNEL(_adaptive_avg_pool2d) KERNEL(_adaptive_avg_pool3d) KERNEL(celu)       \
-  KERNEL(elu) KERNEL(gelu) KERNEL(gelu_backward) KERNEL(glu)                   \
+  KERNEL(_adaptive_avg_pool2d) KERNEL(_adaptive_avg_pool3d) KERNEL(glu)        \
   KERNEL(hardsigmoid) KERNEL(hardswish) KERNEL(leaky_relu)                     \
   KERNEL(leaky_relu_backward) KERNEL(mish) KERNEL(mse_loss_backward)           \
   KERNEL(nll_loss2d_backward) KERNEL(silu) KERNEL(softplus)
 #define TORCH_XLA_EXT_UPSTREAM_OF_FLOATS(KERNEL)                               \
-  KERNEL(acosh) KERNEL(asin) KERNEL(asinh) KERNEL(atan) KERNEL(atanh)          \
+  KERNEL(asin) KERNEL(asinh) KERNEL(atan) KERNEL(atanh)          \
   KERNEL(cos) KERNEL(cosh) KERNEL(erf) KERNEL(erfc) KERNEL(erfinv) KERNEL(exp) \
   KERNEL(expm1) KERNEL(reciprocal) KERNEL(rsqrt) KERNEL(sin) KERNEL(sinh)      \
   KERNEL(sqrt) KERNEL(tan) KERNEL(tanh)
@@ -70,6 +69,10 @@ void RegisterForXla(torch::Library& library) {
 #define TORCH_XLA_EXT_FLOAT32(name) m.impl(#name, kFloat32<&Upstream::name>);
   TORCH_XLA_EXT_UPSTREAM_IN_FLOAT32(TORCH_XLA_EXT_FLOAT32)
 #undef TORCH_XLA_EXT_FLOAT32
+  m.impl("celu", kFloat32<&Celu>);
+  m.impl("elu", kFloat32<&Elu>);
+  m.impl("gelu", kFloat32<&Gelu>);
+  m.impl("gelu_backward", kFloat32<&GeluBackward>);
   m.impl("elu_backward", kFloat32<&EluBackward>);
   m.impl("glu_backward", kFloat32<&GluBackward>);
   m.impl("hardsigmoid_backward", kFloat32<&HardsigmoidBackward>);
@@ -96,6 +99,7 @@ void RegisterForXla(torch::Library& library) {
   TORCH_XLA_EXT_COMPARISON(lt)
   TORCH_XLA_EXT_COMPARISON(ne)
 #undef TORCH_XLA_EXT_COMPARISON
+  m.impl("fmod.Scalar", Matched<OfTwo, &Upstream::fmod>::OfNumber);
   m.impl("fmod.Tensor", Matched<OfTwo, &Upstream::fmod>::Call);
   m.impl("rsub.Tensor", WithFactor<&Upstream::rsub>);
   m.impl("sub.Tensor", WithFactor<&Upstream::sub>);
@@ -113,7 +117,11 @@ void RegisterForXla(torch::Library& library) {
   m.impl("isneginf", IsNegInf);
   m.impl("lerp.Scalar", LerpScalar);
   m.impl("lerp.Tensor", LerpTensor);
+  m.impl("add.Scalar", NumberWithFactor<&Upstream::add>);
+  m.impl("mul.Scalar", MulByNumber);
   m.impl("mul.Tensor", MulTensor);
+  m.impl("rsub.Scalar", RsubOfNumber);
+  m.impl("sub.Scalar", NumberWithFactor<&Upstream::sub>);
   m.impl("nan_to_num", NanToNum);
   m.impl("pow.Scalar", PowOfScalar);
   m.impl("pow.Tensor_Scalar", PowByNumber);
@@ -137,8 +145,9 @@ void RegisterForXla(torch::Library& library) {
   m.impl("minimum", OfCommonType<&Upstream::minimum>);
   m.impl("where.self", Where);
   m.impl("acos", kFloat32<&OfFloat<&Upstream::acos>>);
-  m.impl("log10", kFloat32<&OfFloat<&Upstream::log10>>);
-  m.impl("log2", kFloat32<&OfFloat<&Upstream::log2>>);
+  m.impl("acosh", kFloat32<&OfFloat<&Upstream::acosh>>);
+  m.impl("log10", kFloat32<&OfFloat<&Logarithm<10, &Upstream::log10>>>);
+  m.impl("log2", kFloat32<&OfFloat<&Logarithm<2, &Upstream::log2>>>);
 #define TORCH_XLA_EXT_OF_FLOAT(name) m.impl(#name, OfFloat<&Upstream::name>);
   TORCH_XLA_EXT_UPSTREAM_OF_FLOATS(TORCH_XLA_EXT_OF_FLOAT)
 #undef TORCH_XLA_EXT_OF_FLOAT
@@ -232,6 +241,7 @@ void RegisterForXla(torch::Library& library) {
   m.impl("unfold_backward", UnfoldBackward);
   m.impl("unfold_copy", UnfoldCopy);
   // interpolation.h
+  m.impl("pixel_shuffle", PixelShuffle);
   m.impl("upsample_bilinear2d", UpsampleBilinear2d);
   m.impl("upsample_nearest2d", UpsampleNearest2d);
   // linear_algebra.h
@@ -261,10 +271,13 @@ void RegisterForXla(torch::Library& library) {
   m.impl("native_layer_norm", NativeLayerNorm);
   m.impl("native_layer_norm_backward", NativeLayerNormBackward);
   // pooling.h
-  m.impl("avg_pool2d",
-         kFloat32<&AveragePool<at::_ops::avg_pool2d, &Upstream::avg_pool2d>>);
-  m.impl("avg_pool3d",
-         kFloat32<&AveragePool<at::_ops::avg_pool3d, &Upstream::avg_pool3d>>);
+  m.impl(
+      "avg_pool2d",
+      kFloat32<&AveragePool<at::_ops::avg_pool2d, &Upstream::avg_pool2d, 2>>);
+  m.impl("avg_pool2d_backward", AveragePool2dBackward);
+  m.impl(
+      "avg_pool3d",
+      kFloat32<&AveragePool<at::_ops::avg_pool3d, &Upstream::avg_pool3d, 3>>);
   m.impl("adaptive_max_pool2d", AdaptiveMaxPool2d);
   m.impl("max_pool2d_with_indices",
          MaxPoolWithIndices<at::_ops::max_pool2d_with_indices,

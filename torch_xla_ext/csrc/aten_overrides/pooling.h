@@ -14,6 +14,12 @@
 
 namespace torch_xla_ext::aten_overrides {
 
+// A list of one number applies to all dimensions.
+inline int64_t At(at::IntArrayRef list, int64_t i, int64_t otherwise = 0) {
+  if (list.empty()) return otherwise;
+  return list[list.size() == 1 ? 0 : i];
+}
+
 inline void CheckPool(const char* name, at::IntArrayRef kernel_size,
                       at::IntArrayRef stride, at::IntArrayRef padding) {
   for (size_t i = 0; i < kernel_size.size(); ++i) {
@@ -32,9 +38,26 @@ inline void CheckPool(const char* name, at::IntArrayRef kernel_size,
   }
 }
 
+// The size of each window inside of the padded input. With ceil_mode, a window
+// may be larger than that, of which the upstream kernels make results of other
+// sizes; no other window fits into this dimension then.
+inline std::vector<int64_t> Clipped(const at::Tensor& self,
+                                    at::IntArrayRef kernel_size,
+                                    at::IntArrayRef padding, bool ceil_mode,
+                                    int64_t spatial) {
+  std::vector<int64_t> clipped = kernel_size.vec();
+  if (!ceil_mode || self.dim() < spatial) return clipped;
+  clipped.resize(spatial, kernel_size[0]);
+  for (int64_t i = 0; i < spatial; ++i) {
+    clipped[i] =
+        std::min(clipped[i], self.size(i - spatial) + 2 * At(padding, i));
+  }
+  return clipped;
+}
+
 // The upstream kernels ignore `divisor`, or use it wrongly: for integers,
 // without count_include_pad, and with ceil_mode.
-template <typename Operator, auto kUpstream>
+template <typename Operator, auto kUpstream, int64_t kSpatial>
 at::Tensor AveragePool(const at::Tensor& self, at::IntArrayRef kernel_size,
                        at::IntArrayRef stride, at::IntArrayRef padding,
                        bool ceil_mode, bool count_include_pad,
@@ -45,14 +68,21 @@ at::Tensor AveragePool(const at::Tensor& self, at::IntArrayRef kernel_size,
     return OnCpu<Operator>(self, kernel_size, stride, padding, ceil_mode,
                            count_include_pad, divisor);
   }
-  return kUpstream(self, kernel_size, stride, padding, ceil_mode,
-                   count_include_pad || divisor.has_value(), divisor);
+  return kUpstream(
+      self, Clipped(self, kernel_size, padding, ceil_mode, kSpatial), stride,
+      padding, ceil_mode, count_include_pad || divisor.has_value(), divisor);
 }
 
-// A list of one number applies to all dimensions.
-inline int64_t At(at::IntArrayRef list, int64_t i, int64_t otherwise = 0) {
-  if (list.empty()) return otherwise;
-  return list[list.size() == 1 ? 0 : i];
+inline at::Tensor AveragePool2dBackward(const at::Tensor& grad_output,
+                                        const at::Tensor& self,
+                                        at::IntArrayRef kernel_size,
+                                        at::IntArrayRef stride,
+                                        at::IntArrayRef padding, bool ceil_mode,
+                                        bool count_include_pad,
+                                        std::optional<int64_t> divisor) {
+  return Upstream::avg_pool2d_backward(
+      grad_output, self, Clipped(self, kernel_size, padding, ceil_mode, 2),
+      stride, padding, ceil_mode, count_include_pad, divisor);
 }
 
 struct Window {
@@ -149,43 +179,6 @@ class Windows {
   int64_t plane_ = 1;          // the number of elements
 };
 
-// The upstream kernels' indices of maxima that are NaN or -inf are wrong, and
-// they run dilated windows on the CPU.
-template <typename Operator, auto kUpstream, int64_t kSpatial>
-std::tuple<at::Tensor, at::Tensor> MaxPoolWithIndices(
-    const at::Tensor& self, at::IntArrayRef kernel_size, at::IntArrayRef stride,
-    at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
-  CheckPool("max_pool", kernel_size, stride, padding);
-  const bool is_dilated = IsDilated(dilation);
-  if (self.numel() == 0 || (is_dilated && !self.is_floating_point())) {
-    return OnCpu<Operator>(self, kernel_size, stride, padding, dilation,
-                           ceil_mode);
-  }
-  const Windows windows(self, kSpatial,
-                        {kernel_size, stride, padding, dilation, ceil_mode});
-  // Unread indices cost nothing.
-  const at::Tensor maxima =
-      is_dilated ? windows.Maxima()
-                 : std::get<0>(kUpstream(self, kernel_size, stride, padding,
-                                         dilation, ceil_mode));
-  return {maxima, windows.Places(maxima)};
-}
-
-// Adds numbers at `indices` of planes with the sizes `sizes`.
-inline at::Tensor AddedAt(const at::Tensor& numbers, const at::Tensor& indices,
-                          at::IntArrayRef sizes, int64_t spatial) {
-  int64_t planes = 1;
-  for (size_t i = 0; i + spatial < sizes.size(); ++i) planes *= sizes[i];
-  const int64_t count = numbers.numel() / std::max<int64_t>(planes, 1);
-  const int64_t plane =
-      c10::multiply_integers(sizes) / std::max<int64_t>(planes, 1);
-  return at::view_copy(
-      at::scatter_add(at::zeros({planes, plane}, numbers.options()), 1,
-                      at::view_copy(indices, {planes, count}),
-                      at::view_copy(numbers, {planes, count})),
-      sizes);
-}
-
 // Throws for sizes that PyTorch refuses.
 inline void CheckPooledSizes(const at::Tensor& self, at::IntArrayRef kernel,
                              at::IntArrayRef stride, at::IntArrayRef padding,
@@ -194,6 +187,16 @@ inline void CheckPooledSizes(const at::Tensor& self, at::IntArrayRef kernel,
   TORCH_CHECK(self.dim() == spatial + 1 || self.dim() == spatial + 2,
               "max_pool: expected an input of ", spatial + 1, " or ",
               spatial + 2, " dimensions, but got: ", self.sizes());
+  const auto check = [&](const char* name, at::IntArrayRef list) {
+    TORCH_CHECK(
+        list.size() == 1 || static_cast<int64_t>(list.size()) == spatial,
+        "max_pool: ", name, " must be one number or ", spatial, ", but is ",
+        list);
+  };
+  check("kernel_size", kernel);
+  if (!stride.empty()) check("stride", stride);
+  check("padding", padding);
+  check("dilation", dilation);
   for (int64_t i = -spatial - 1; i < 0; ++i) {
     TORCH_CHECK(self.size(i) > 0,
                 "max_pool: expected the input's non-batch dimensions to have "
@@ -212,6 +215,47 @@ inline void CheckPooledSizes(const at::Tensor& self, at::IntArrayRef kernel,
   }
 }
 
+// The upstream kernels' indices of maxima that are NaN or -inf are wrong, and
+// they run dilated windows on the CPU.
+template <typename Operator, auto kUpstream, int64_t kSpatial>
+std::tuple<at::Tensor, at::Tensor> MaxPoolWithIndices(
+    const at::Tensor& self, at::IntArrayRef kernel_size, at::IntArrayRef stride,
+    at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
+  CheckPool("max_pool", kernel_size, stride, padding);
+  CheckPooledSizes(self, kernel_size, stride, padding, dilation, ceil_mode,
+                   kSpatial);
+  const bool is_dilated = IsDilated(dilation);
+  if (self.numel() == 0 || (is_dilated && !self.is_floating_point())) {
+    return OnCpu<Operator>(self, kernel_size, stride, padding, dilation,
+                           ceil_mode);
+  }
+  const Windows windows(self, kSpatial,
+                        {kernel_size, stride, padding, dilation, ceil_mode});
+  // Unread indices cost nothing.
+  const at::Tensor maxima =
+      is_dilated
+          ? windows.Maxima()
+          : std::get<0>(kUpstream(
+                self, Clipped(self, kernel_size, padding, ceil_mode, kSpatial),
+                stride, padding, dilation, ceil_mode));
+  return {maxima, windows.Places(maxima)};
+}
+
+// Adds numbers at `indices` of planes with the sizes `sizes`.
+inline at::Tensor AddedAt(const at::Tensor& numbers, const at::Tensor& indices,
+                          at::IntArrayRef sizes, int64_t spatial) {
+  int64_t planes = 1;
+  for (size_t i = 0; i + spatial < sizes.size(); ++i) planes *= sizes[i];
+  const int64_t count = numbers.numel() / std::max<int64_t>(planes, 1);
+  const int64_t plane =
+      c10::multiply_integers(sizes) / std::max<int64_t>(planes, 1);
+  return at::view_copy(
+      at::scatter_add(at::zeros({planes, plane}, numbers.options()), 1,
+                      at::view_copy(indices, {planes, count}),
+                      at::view_copy(numbers, {planes, count})),
+      sizes);
+}
+
 // The upstream kernels ignore the indices, and run dilated windows on the CPU.
 template <auto kUpstream, int64_t kSpatial>
 at::Tensor MaxPoolBackward(const at::Tensor& grad_output,
@@ -220,8 +264,9 @@ at::Tensor MaxPoolBackward(const at::Tensor& grad_output,
                            at::IntArrayRef dilation, bool ceil_mode,
                            const at::Tensor& indices) {
   if (!IsDilated(dilation) || self.numel() == 0) {
-    return kUpstream(grad_output, self, kernel_size, stride, padding, dilation,
-                     ceil_mode, indices);
+    return kUpstream(grad_output, self,
+                     Clipped(self, kernel_size, padding, ceil_mode, kSpatial),
+                     stride, padding, dilation, ceil_mode, indices);
   }
   return AddedAt(grad_output, indices, self.sizes(), kSpatial);
 }
@@ -240,7 +285,9 @@ at::Tensor MaxPool(const at::Tensor& self, at::IntArrayRef kernel_size,
     return std::get<0>(
         kWithIndices(self, kernel_size, stride, padding, dilation, ceil_mode));
   }
-  return kUpstream(self, kernel_size, stride, padding, dilation, ceil_mode);
+  return kUpstream(self,
+                   Clipped(self, kernel_size, padding, ceil_mode, kSpatial),
+                   stride, padding, dilation, ceil_mode);
 }
 
 // The same for pools whose windows follow from the result's size.

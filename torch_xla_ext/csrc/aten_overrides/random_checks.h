@@ -31,6 +31,10 @@ inline void CheckMultinomial(const at::Tensor& self, c10::SymInt num_samples,
 // Whether integers of the dtype can be `number`.
 inline void CheckFits(const char* name, const at::Tensor& self,
                       int64_t number) {
+  TORCH_CHECK(!self.is_complex(), "random_: not implemented for '",
+              self.scalar_type(), "'");
+  TORCH_CHECK(self.scalar_type() != at::kBool || number == 0 || number == 1,
+              name, " is out of bounds for Bool");
   if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false)) return;
   TORCH_CHECK(self.scalar_type() != at::kUInt64,
               "\"random_\" not implemented for 'UInt64' on XLA devices; draw "

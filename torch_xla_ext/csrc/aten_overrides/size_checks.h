@@ -47,7 +47,17 @@ inline void CheckAdded(const at::Tensor& self, at::IntArrayRef sizes) {
 }
 
 inline void CheckOuterProduct(const at::Tensor& self, const at::Tensor& vec1,
-                              const at::Tensor& vec2) {
+                              const at::Tensor& vec2, const at::Scalar& beta,
+                              const at::Scalar& alpha) {
+  const bool is_integral =
+      at::isIntegralType(self.scalar_type(), /*includeBool=*/true) &&
+      at::isIntegralType(vec1.scalar_type(), /*includeBool=*/true) &&
+      at::isIntegralType(vec2.scalar_type(), /*includeBool=*/true);
+  TORCH_CHECK(!is_integral || (beta.isIntegral(/*includeBool=*/true) &&
+                               alpha.isIntegral(/*includeBool=*/true)),
+              "addr: for integers, beta and alpha must not be floating point "
+              "numbers, but are ",
+              beta, " and ", alpha);
   TORCH_CHECK(vec1.dim() == 1 && vec2.dim() == 1,
               "addr: Expected 1-D argument vec1 and vec2, but got ", vec1.dim(),
               "-D and ", vec2.dim(), "-D");
@@ -185,16 +195,42 @@ inline void CheckDiagonalScatter(const at::Tensor& self, const at::Tensor& src,
   CheckReplaced(src, composite::diagonal(self, offset, dim1, dim2).sizes());
 }
 
-inline void CheckAsStridedScatter(const at::Tensor&, const at::Tensor& src,
-                                  c10::SymIntArrayRef size) {
-  if (const auto sizes = c10::asIntArrayRefSlowOpt(size)) {
-    CheckReplaced(src, *sizes);
+// Whether the elements of `as_strided` are elements of `self`.
+inline void CheckStrided(const at::Tensor& self, at::IntArrayRef size,
+                         at::IntArrayRef stride, int64_t offset) {
+  TORCH_CHECK(size.size() == stride.size(), "as_strided: size has ",
+              size.size(), " dimensions and stride ", stride.size());
+  int64_t last = offset;
+  bool is_empty = false;
+  for (size_t i = 0; i < size.size(); ++i) {
+    TORCH_CHECK(stride[i] >= 0, "as_strided: a stride is ", stride[i],
+                ", but must not be negative");
+    last += (size[i] - 1) * stride[i];
+    is_empty |= size[i] == 0;
   }
+  TORCH_CHECK(is_empty || (0 <= offset && last < self.numel()),
+              "as_strided: size ", size, ", stride ", stride, " and offset ",
+              offset, " reach element ", last, " of a tensor with ",
+              self.numel(), " elements");
+}
+
+inline void CheckAsStridedScatter(const at::Tensor& self, const at::Tensor& src,
+                                  c10::SymIntArrayRef size,
+                                  c10::SymIntArrayRef stride,
+                                  std::optional<c10::SymInt> offset) {
+  const auto sizes = c10::asIntArrayRefSlowOpt(size);
+  const auto strides = c10::asIntArrayRefSlowOpt(stride);
+  if (!sizes || !strides || (offset && offset->is_symbolic())) return;
+  CheckReplaced(src, *sizes);
+  CheckStrided(self, *sizes, *strides, offset ? offset->expect_int() : 0);
 }
 
 inline void CheckAdaptivePool(const char* name, const at::Tensor& self,
                               c10::SymIntArrayRef output_size) {
   const int64_t spatial = static_cast<int64_t>(output_size.size());
+  TORCH_CHECK(self.dim() == spatial + 1 || self.dim() == spatial + 2, name,
+              ": expected an input of ", spatial + 1, " or ", spatial + 2,
+              " dimensions, but got: ", self.sizes());
   for (int64_t i = 1; i <= spatial && i <= self.dim(); ++i) {
     TORCH_CHECK(self.size(-i) > 0, name,
                 ": expected input to have non-zero size for non-batch "

@@ -161,6 +161,10 @@ struct OfScalarsToo<at::Tensor(const at::Tensor&, Others...), kKernel> {
   }
 };
 
+inline bool IsGiven(const std::optional<at::Tensor>& tensor) {
+  return tensor.has_value() && tensor->defined();
+}
+
 inline bool Has16Bits(const at::Tensor& tensor) {
   return at::isReducedFloatingType(tensor.scalar_type());
 }
@@ -182,15 +186,13 @@ inline at::Device DeviceOf(const at::Tensor& self, const at::Tensor& other) {
   return (self.is_cpu() ? other : self).device();
 }
 
-// `kKernel` of two operands on one device, of which PyTorch rounds a number to
-// the type of the other operand. The upstream kernels compute in the wider
-// type.
+// `kKernel` of two operands on one device, of which PyTorch converts a number
+// to the type of the other operand: it rounds a float, and takes 300 for 44
+// beside uint8. The upstream kernels compute in the wider type.
 //
-// Integers are not converted: the upstream kernels promote them as PyTorch
-// does, but compare an int8 with 300 itself, where PyTorch compares it with 300
-// -
-// 256. They also take an int8 beside a uint8 for a uint8, so that -1 is 255:
-// PyTorch computes with both as int16.
+// Other integers are not converted: the upstream kernels promote them as
+// PyTorch does, except for an int8 beside a uint8, which they take for a uint8,
+// so that -1 is 255: PyTorch computes with both as int16.
 template <typename Function, Function* kKernel>
 struct Matched;
 
@@ -228,8 +230,10 @@ struct Matched<at::Tensor(const at::Tensor&, const at::Tensor&, Others...),
 
   static at::Tensor Operand(const at::Tensor& tensor, at::ScalarType dtype) {
     const bool is_byte = dtype == at::kShort && tensor.element_size() == 1;
-    const bool is_unchanged =
-        (IsInteger(tensor) && !is_byte) || dtype == at::kComplexHalf;
+    const bool is_number =
+        tensor.dim() == 0 && at::isIntegralType(dtype, /*includeBool=*/false);
+    const bool is_unchanged = (IsInteger(tensor) && !is_byte && !is_number) ||
+                              dtype == at::kComplexHalf;
     return is_unchanged ? tensor : tensor.to(dtype);
   }
 };

@@ -117,7 +117,7 @@ Computations Compile(void* client, CompileInstances* instances) {
     }));
   }
   if (const auto corrected = CorrectProgram(
-          serialized, torch_xla::XlaHelpers::mat_mul_precision())) {
+          serialized, torch_xla::XlaHelpers::mat_mul_precision(), on_cpu)) {
     program->ParseFromString(*corrected);
   }
   try {

@@ -7,13 +7,14 @@
 #include "torch_xla_ext/csrc/runtime_fixes/gradient_windows.h"
 #include "torch_xla_ext/csrc/runtime_fixes/partitioned_operands.h"
 #include "torch_xla_ext/csrc/runtime_fixes/precision.h"
+#include "torch_xla_ext/csrc/runtime_fixes/quotients.h"
 #include "torch_xla_ext/csrc/runtime_fixes/reductions.h"
 #include "torch_xla_ext/csrc/runtime_fixes/shared_windows.h"
 
 namespace torch_xla_ext {
 
 std::optional<std::string> CorrectProgram(const std::string& module,
-                                          uint64_t precision) {
+                                          uint64_t precision, bool on_cpu) {
   std::optional<std::string> corrected;
   const auto apply = [&](const auto& pass) {
     auto changed = pass(corrected ? *corrected : module);
@@ -23,11 +24,12 @@ std::optional<std::string> CorrectProgram(const std::string& module,
   // are separated. Weights are gathered before gradients are ordered: a
   // gathered weight is an operand of a product of the backward pass. The
   // conversions that reductions add are corrected, too.
-  apply(CorrectReductions);
+  apply([&](const std::string& one) { return CorrectReductions(one, on_cpu); });
   apply(CorrectPartitionedOperands);
   apply(SeparateWindows);
   apply(GatherWeights);
   apply(OrderGradients);
+  apply(SeparateQuotients);
   apply(CorrectConversions);
   apply([&](const std::string& one) { return SetPrecision(one, precision); });
   return corrected;

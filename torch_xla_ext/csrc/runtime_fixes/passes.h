@@ -10,9 +10,10 @@ namespace torch_xla_ext {
 
 // Returns the program `module`, a serialized xla::HloModuleProto, after all
 // passes; nothing if none changes it. `precision` is that of SetPrecision, 0
-// for no change.
+// for no change; `on_cpu` is true if XLA:CPU compiles the program.
 std::optional<std::string> CorrectProgram(const std::string& module,
-                                          uint64_t precision = 0);
+                                          uint64_t precision = 0,
+                                          bool on_cpu = false);
 
 }  // namespace torch_xla_ext
 

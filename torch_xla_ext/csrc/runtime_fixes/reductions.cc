@@ -85,8 +85,8 @@ bool Accumulates(std::string_view opcode) {
 
 class Reductions : public ProgramPass {
  public:
-  explicit Reductions(const std::string& serialized)
-      : ProgramPass(serialized, "accumulation") {}
+  Reductions(const std::string& serialized, bool on_cpu)
+      : ProgramPass(serialized, "accumulation"), on_cpu_(on_cpu) {}
 
  private:
   void LookAtComputation(const ProtobufMessage& message) override {
@@ -98,8 +98,24 @@ class Reductions : public ProgramPass {
     if (root == "minimum") extrema_.emplace(id, /*is_negative=*/false);
   }
 
+  void LookAt(const ProtobufMessage& one) override {
+    has_float16_ |= IsOfFloat32(one) && IsFloat16(one);
+  }
+
   bool IsNeeded() const override {
-    return !reducers_.empty() || !extrema_.empty() || has_places_;
+    return !reducers_.empty() || !extrema_.empty() || has_places_ ||
+           has_float16_;
+  }
+
+  // Whether `one` must be computed in float32 if it is of float16.
+  bool IsOfFloat32(const ProtobufMessage& one) const {
+    const std::string_view opcode = one.Bytes(instruction::kOpcode);
+    return opcode == "divide" || (on_cpu_ && opcode == "convolution");
+  }
+
+  static bool IsFloat16(const ProtobufMessage& one) {
+    return ProtobufMessage(one.Bytes(instruction::kShape))
+               .Number(shape::kElementType) == kF16;
   }
 
   // Whether a computation adds or multiplies 16-bit floats, and nothing in it
@@ -294,6 +310,7 @@ class Reductions : public ProgramPass {
   }
 
   bool IsWidened(const ProtobufMessage& one) const {
+    if (IsOfFloat32(one)) return IsFloat16(one);
     if (!Accumulates(one.Bytes(instruction::kOpcode))) return false;
     const std::vector<uint64_t> called =
         one.Numbers(instruction::kCalledComputationIds);
@@ -323,7 +340,9 @@ class Reductions : public ProgramPass {
     }
   }
 
-  std::unordered_set<uint64_t> reducers_;           // ids of computations
+  const bool on_cpu_;
+  bool has_float16_ = false;               // what must be computed in float32
+  std::unordered_set<uint64_t> reducers_;  // ids of computations
   std::unordered_map<uint64_t, uint64_t> widened_;  // and of their copies
   // Computations of maxima and minima: whether they begin with -inf.
   std::unordered_map<uint64_t, bool> extrema_;
@@ -335,8 +354,9 @@ class Reductions : public ProgramPass {
 
 }  // namespace
 
-std::optional<std::string> CorrectReductions(const std::string& module) {
-  return Reductions(module).Run();
+std::optional<std::string> CorrectReductions(const std::string& module,
+                                             bool on_cpu) {
+  return Reductions(module, on_cpu).Run();
 }
 
 }  // namespace torch_xla_ext

@@ -18,6 +18,12 @@ namespace torch_xla_ext {
 // is replaced by a float32 copy, and the result is converted back. XLA fuses
 // the conversions with it.
 //
+// XLA:CPU also adds up the products of a float16 convolution in float16, with
+// ten times the error of PyTorch's sums. With `on_cpu`, they are float32.
+//
+// XLA simplifies a / b / c to a / (b * c), and in float16 b * c is soon
+// infinite. So float16 is divided in float32, as in PyTorch.
+//
 // Collectives are left alone: an all-reduce of bfloat16 adds bfloat16, as
 // NCCL's does.
 //
@@ -26,7 +32,8 @@ namespace torch_xla_ext {
 //
 // The index of an extremum is that of the first NaN, if there is one. XLA's
 // ArgMax and ArgMin ignore NaN.
-std::optional<std::string> CorrectReductions(const std::string& module);
+std::optional<std::string> CorrectReductions(const std::string& module,
+                                             bool on_cpu);
 
 }  // namespace torch_xla_ext
 

@@ -54,11 +54,10 @@ using KernelOf = typename WithNumbersForSizes<typename Op::schema>::type;
   KERNEL(addcmul) KERNEL(addmm) KERNEL(amax) KERNEL(amin) KERNEL(argmax)       \
   KERNEL(argmin) KERNEL(as_strided) KERNEL(as_strided_)                        \
   KERNEL(as_strided_scatter) KERNEL(asin) KERNEL(asinh) KERNEL(atan)           \
-  KERNEL(atan2) KERNEL(atanh) KERNEL(avg_pool2d) KERNEL(avg_pool3d)            \
-  KERNEL(bernoulli) KERNEL(binary_cross_entropy)                               \
-  KERNEL(binary_cross_entropy_backward) KERNEL(cat) KERNEL(celu)               \
-  KERNEL(cholesky) KERNEL(constant_pad_nd) KERNEL(cos) KERNEL(cosh)            \
-  KERNEL(cumprod) KERNEL(cumsum) KERNEL(einsum) KERNEL(elu)                    \
+  KERNEL(atan2) KERNEL(atanh) KERNEL(avg_pool2d) KERNEL(avg_pool2d_backward)   \
+  KERNEL(avg_pool3d) KERNEL(bernoulli) KERNEL(binary_cross_entropy_backward)   \
+  KERNEL(cat) KERNEL(cholesky) KERNEL(constant_pad_nd) KERNEL(cos)             \
+  KERNEL(cosh) KERNEL(cumprod) KERNEL(cumsum) KERNEL(einsum)                   \
   KERNEL(elu_backward) KERNEL(erf) KERNEL(erfc) KERNEL(erfinv) KERNEL(exp)     \
   KERNEL(expm1) KERNEL(exponential_) KERNEL(flip) KERNEL(full) KERNEL(gather)  \
   KERNEL(gelu) KERNEL(gelu_backward) KERNEL(glu) KERNEL(hardsigmoid)           \

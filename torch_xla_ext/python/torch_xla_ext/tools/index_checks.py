@@ -82,6 +82,14 @@ def _subscript(arguments: _Arguments) -> Iterator[_Use]:
         dim += _dims_of(item)
 
 
+def _sources(arguments: _Arguments) -> Iterator[_Use]:
+    """Yield the indices of the elements that masked_scatter reads."""
+    tensor, mask = arguments.get(0, "input", "self"), arguments.get(1, "mask")
+    selected = int(mask.broadcast_to(torch.broadcast_shapes(tensor.shape, mask.shape)).sum())
+    index = torch.arange(selected, device=mask.device)
+    yield _Use(index, 0, arguments.get(2, "source").numel())
+
+
 def _is_mask(item: object) -> bool:
     return isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8)
 
@@ -102,6 +110,7 @@ def _functions() -> Iterator[tuple[Callable, Callable[[_Arguments], Iterator[_Us
         "index_put": _subscript,
         "index_reduce": _along_dim,
         "index_select": _along_dim,
+        "masked_scatter": _sources,
         "put": _flat,
         "scatter": _along_dim,
         "scatter_add": _along_dim,
@@ -132,7 +141,7 @@ class check_indices(TorchFunctionMode):  # noqa: N801 - a context manager, as to
 
     XLA clamps an out-of-range index of a read, and drops such a write. In this context, the indices
     are copied to the host before each `gather`, `x[i]`, `index_select`, `embedding`,
-    `embedding_bag`, `scatter`, `index_add`, `take` and so on that Python calls, and before
+    `embedding_bag`, `scatter`, `masked_scatter`, `take` and so on that Python calls, and before
     `cross_entropy` and `nll_loss`. Each copy runs the pending operations and waits, so programs are
     slow. Functions that `torch.compile` has compiled are not checked.
 

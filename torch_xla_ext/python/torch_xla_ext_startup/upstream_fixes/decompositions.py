@@ -47,6 +47,19 @@ _ADAPTIVE_POOL = torch.ops.aten._adaptive_avg_pool2d.default
 _OF_ONE_DTYPE = ("addmv", "grid_sampler_2d")
 _OF_ADDMV = ((0, 2, 1), (1, 2, 1))  # the operands' dimensions
 _NEAREST = 1  # an interpolation mode of grid_sampler_2d
+# Dtypes beside those of floats with which PyTorch's CPU computes.
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_COMPLEX = (torch.complex64, torch.complex128)
+_OTHER_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
+    "_adaptive_avg_pool2d": (),
+    "grid_sampler_2d": (),
+    "multi_margin_loss": (),
+    "nansum": (*_INTEGERS, torch.bool),
+    "replication_pad1d": _INTEGERS + _COMPLEX,
+    "replication_pad2d": _INTEGERS + _COMPLEX,
+    "replication_pad3d": _INTEGERS + _COMPLEX,
+    "upsample_trilinear3d": (),
+}
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
 
@@ -72,6 +85,8 @@ def _multilabel_margin_loss(
             "multilabel_margin_loss: expected input and target of one size, [], [C] or [N, C], but "
             f"got {list(x.shape)} and {list(target.shape)}"
         )
+    if not x.is_floating_point():
+        raise NotImplementedError(f"multilabel_margin_loss: not implemented for {x.dtype}")
     if x.dim() == 0:
         loss, is_target = _multilabel_margin_loss(x[None], target[None], reduction)
         return loss, is_target[0]
@@ -136,12 +151,12 @@ def _decomposed(
 
     def kernel(*args: object, **options: object) -> object:
         _check_sizes(operator, args)
+        _check_dtypes(operator, args, options)
         # The decomposition of a pool to an empty result divides by 0.
         is_pool_to_nothing = operator is _ADAPTIVE_POOL and min(args[1]) <= 0
         if is_pool_to_nothing or (only_for_gradients and not _needs_gradients(*args)):
             with torch._C._AutoDispatchBelowAutograd():
                 return operator(*args, **options)
-        _check_dtypes(operator, args, options)
         result = decomposition(*args, **options)
         if operator is torch.ops.aten.grid_sampler_2d.default and args[2] == _NEAREST:
             # The decomposition rounds the grid and gives it no gradient; PyTorch's gradient is 0.
@@ -156,6 +171,9 @@ def _check_dtypes(
 ) -> None:
     name = operator.overloadpacket.__name__
     dtypes = [value.dtype for value in args if isinstance(value, torch.Tensor)]
+    others = _OTHER_DTYPES.get(name, (torch.uint8,) if "upsample" in name else None)
+    if others is not None and not dtypes[0].is_floating_point and dtypes[0] not in others:
+        raise NotImplementedError(f"{name}: not implemented for {dtypes[0]}")
     if name in _OF_ONE_DTYPE and len(set(dtypes)) > 1:
         raise RuntimeError(f"{name}: expected operands of one dtype, but got {dtypes}")
     if name == "nansum" and dtypes[0].is_floating_point:
