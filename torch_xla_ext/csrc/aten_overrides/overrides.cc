@@ -57,7 +57,7 @@ namespace {
   KERNEL(leaky_relu_backward) KERNEL(mish) KERNEL(mse_loss_backward)           \
   KERNEL(nll_loss2d_backward) KERNEL(silu) KERNEL(softplus)
 #define TORCH_XLA_EXT_UPSTREAM_OF_FLOATS(KERNEL)                               \
-  KERNEL(asin) KERNEL(asinh) KERNEL(atan) KERNEL(atanh)          \
+  KERNEL(asin) KERNEL(asinh) KERNEL(atan) KERNEL(atanh)                        \
   KERNEL(cos) KERNEL(cosh) KERNEL(erf) KERNEL(erfc) KERNEL(erfinv) KERNEL(exp) \
   KERNEL(expm1) KERNEL(reciprocal) KERNEL(rsqrt) KERNEL(sin) KERNEL(sinh)      \
   KERNEL(sqrt) KERNEL(tan) KERNEL(tanh)

@@ -1,5 +1,6 @@
 #include "torch_xla_ext/csrc/runtime_fixes/quotients.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <unordered_set>
@@ -32,14 +33,17 @@ class Quotients : public ProgramPass {
     const std::vector<uint64_t> operands =
         one.Numbers(instruction::kOperandIds);
     const bool is_quotient = opcode == "divide" && IsFloatingPoint(one);
-    const bool is_moved = OnlyMoves(opcode) && operands.size() == 1 &&
-                          quotients_.count(operands[0]) != 0;
+    const bool is_of_quotient = std::any_of(
+        operands.begin(), operands.end(),
+        [this](uint64_t operand) { return quotients_.count(operand) != 0; });
+    const bool is_moved = OnlyMoves(opcode) && is_of_quotient;
+    has_quotient_of_quotient_ |= is_quotient && is_of_quotient;
     if (is_quotient || is_moved) {
       quotients_.insert(one.Number(instruction::kId));
     }
   }
 
-  bool IsNeeded() const override { return !quotients_.empty(); }
+  bool IsNeeded() const override { return has_quotient_of_quotient_; }
 
   void Change(ProtobufMessage* one) override {
     if (one->Bytes(instruction::kOpcode) != "divide" ||
@@ -78,6 +82,7 @@ class Quotients : public ProgramPass {
   }
 
   std::unordered_set<uint64_t> quotients_;
+  bool has_quotient_of_quotient_ = false;
 };
 
 }  // namespace

@@ -167,7 +167,7 @@ class _Program:
 
     @functools.cached_property
     def _indices(self) -> list[int]:
-        """Where the graph's results are among the arguments, constants and new tensors."""
+        """The indices of the graph's results among the arguments, constants and new tensors."""
         constants = itertools.count(self.num_tensors)
         first_new = self.num_tensors + len(self._constants)
         return [
