@@ -66,17 +66,21 @@ def read_explained(path: Path) -> dict[str, Any]:
 
 
 def test_files(patterns: Iterable[str] = ()) -> list[str]:
-    """Return the test files that `patterns` name, or that are in named folders; by default all."""
+    """Return the files that `patterns` name, and those for a GPU in folders; by default in all."""
     found = [
         path.relative_to(ROOT).as_posix()
         for folder in ("kernels", "tests")
         for path in sorted((ROOT / folder).rglob("*_test.py"))
     ]
-    wanted = [pattern.rstrip("/") for pattern in patterns]
-    if wanted:
-        return [f for f in found if any(f == w or f.startswith(w + "/") for w in wanted)]
+    wanted = [pattern.rstrip("/") for pattern in patterns] or ["kernels", "tests"]
     left_out = read_explained(EXPLAINED).get("not_on_a_gpu", ())
-    return [f for f in found if not any(fnmatch.fnmatch(f, each) for each in left_out)]
+
+    def is_wanted(file: str) -> bool:
+        is_left_out = any(fnmatch.fnmatch(file, each) for each in left_out)
+        in_folder = any(file.startswith(each + "/") for each in wanted)
+        return file in wanted or (in_folder and not is_left_out)
+
+    return list(filter(is_wanted, found))
 
 
 def devices_of(file: str) -> int:

@@ -110,6 +110,17 @@ def test_a_test_that_ends_the_process_or_hangs_fails_alone(root: Path, tmp_path:
         assert part in text
 
 
+def test_a_folder_lacks_the_files_that_are_left_out(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explained = tmp_path / "explained.toml"
+    explained.write_text('not_on_a_gpu = ["tests/bad_*"]')
+    monkeypatch.setattr(gpu_suite, "EXPLAINED", explained)
+    for_a_gpu = sorted(set(TESTS) - {"tests/bad_test.py"})
+    assert gpu_suite.test_files() == gpu_suite.test_files(["tests/"]) == for_a_gpu
+    assert gpu_suite.test_files(["tests/bad_test.py"]) == ["tests/bad_test.py"]
+
+
 def test_done_continues_an_earlier_run(root: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
     (root / "seconds").write_text("60")
