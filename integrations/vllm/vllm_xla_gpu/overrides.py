@@ -189,12 +189,22 @@ _NORM = "vllm.model_executor.layers.layernorm"
 
 @_replaces("runner", _NORM, "RMSNorm.forward_native")
 def _defer_norm(forward: Callable, *, adds_one: bool = False) -> Callable:
-    """Let the kernel that writes the cache compute the norms of queries and keys."""
+    """Let the kernel that writes the cache compute the norms of queries and keys.
+
+    Add a residual in its dtype, as transformers and vLLM's CUDA kernel do: XLA makes this sum a
+    part of the matmul before it. A sum in float32, as here in vLLM, XLA computes anew in each of
+    the norms that follow.
+    """
     from vllm_xla_gpu.deferred import normed
 
     def forward_native(layer: object, x: object, residual: torch.Tensor | None = None) -> object:
-        deferred = None if residual is not None else normed(forward, layer, x, adds_one=adds_one)
-        return forward(layer, x, residual) if deferred is None else deferred
+        if residual is None:
+            deferred = normed(forward, layer, x, adds_one=adds_one)
+            return forward(layer, x) if deferred is None else deferred
+        if adds_one:
+            return forward(layer, x, residual)
+        residual = x + residual
+        return forward(layer, residual), residual
 
     return forward_native
 

@@ -6,7 +6,7 @@ import abc
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,7 @@ import torch_xla_ext
 from torch_xla_ext.graph import CapturedStep
 from vllm_xla_gpu import memory
 from vllm_xla_gpu.batch import BatchShape, pack_empty
-from vllm_xla_gpu.compile_options import is_tuned, step_options, threads
+from vllm_xla_gpu.compile_options import step_options, threads
 
 if TYPE_CHECKING:
     from vllm.lora.models import LoRAModelManager
@@ -109,22 +109,16 @@ class WarmedUpRunner(TPUModelRunner, abc.ABC):
             if self.lora_config is not None:
                 self._write_warmup_adapters()
             calls = list(self._calls_beside_steps())
-            is_fp8 = self.vllm_config.quant_config is not None
-            tuned = [n for n in self.num_tokens_paddings if is_tuned(n, is_fp8)]
             with (
                 self.start.part("compiling"),
                 torch_xla_ext.parallel_compilation(self._tuning_threads()),
                 self.start.part("tracing"),
             ):
-                self._prepare_steps(tuned)  # which take longest
-                with (
-                    self.start.part("compiling"),
-                    torch_xla_ext.parallel_compilation(threads()),
-                    self.start.part("tracing"),
-                ):
-                    self._prepare_steps(n for n in self.num_tokens_paddings if n not in tuned)
-                    for function, operands in calls:
-                        function.prepare(*operands)
+                for num_tokens in self.num_tokens_paddings:
+                    with self._options(num_tokens):
+                        self._run[num_tokens].prepare(self._empty_batch(num_tokens))
+                for function, operands in calls:
+                    function.prepare(*operands)
             with self.start.part("first runs"):
                 for function, operands in calls:
                     function(*operands)
@@ -132,16 +126,22 @@ class WarmedUpRunner(TPUModelRunner, abc.ABC):
         self._update_num_xla_graphs("all programs")
 
     def _tuning_threads(self) -> int | None:
-        """Limit the threads, each of which needs a copy of the largest weight beside the caches."""
-        count = self._devices.count if self._devices is not None else 1
-        largest = max(weight.nbytes for weight in self.model.state_dict().values()) // count
-        most = threads() or len(os.sched_getaffinity(0))
-        return memory.room_for(largest * 3 // 2, self.device, most)
+        """Limit the threads, each of which times a matmul on operands of its own.
 
-    def _prepare_steps(self, sizes: Iterable[int]) -> None:
-        for num_tokens in sizes:
-            with self._options(num_tokens):
-                self._run[num_tokens].prepare(self._empty_batch(num_tokens))
+        Beside the caches, there must be room for the operands and two results: XLA compares them.
+        """
+        count = self._devices.count if self._devices is not None else 1
+        vocabulary = self.model_config.get_vocab_size()
+
+        def size(weight: torch.Tensor) -> int:
+            results, inputs = weight.shape
+            num_rows = self.max_num_reqs if results >= vocabulary else self.num_tokens_paddings[-1]
+            return weight.nbytes + num_rows * (inputs + 2 * results) * self.dtype.itemsize
+
+        weights = (weight for weight in self.model.state_dict().values() if weight.dim() == 2)
+        largest = max(map(size, weights), default=count) // count
+        most = threads() or len(os.sched_getaffinity(0))
+        return memory.room_for(largest, self.device, most)
 
     def _record_graphs(self) -> None:
         """Run all steps until each has its CUDA graph; otherwise requests would wait for that.

@@ -108,10 +108,8 @@ def test_sizes_between_powers_of_two(sizes: list[int], num_seqs: int, added: lis
     [
         (256, False, 1, "", ()),
         (288, False, 1, "", ("xla_gpu_enable_triton_gemm",)),
-        (1280, False, 1, "", ("xla_gpu_enable_triton_gemm", "xla_gpu_autotune_level")),
         (16, True, 1, "", ("xla_gpu_enable_triton_gemm",)),
         (288, True, 1, "", ("xla_gpu_enable_triton_gemm",)),
-        (1280, False, 1, "--xla_gpu_autotune_level=4", ("xla_gpu_enable_triton_gemm",)),
         (288, True, 1, "--a=1 --xla_gpu_enable_triton_gemm=true", ()),
         (256, False, 2, "", ("xla_gpu_enable_command_buffer",)),
         (256, False, 2, "--xla_gpu_enable_command_buffer=", ()),
@@ -128,11 +126,7 @@ def test_options_of_steps(
     monkeypatch.setenv("XLA_FLAGS", flags)
     with step_options(num_tokens, is_fp8, num_devices):
         found = torch_xla._XLAC._xla_compile_options()
-    names = (
-        "xla_gpu_enable_triton_gemm",
-        "xla_gpu_autotune_level",
-        "xla_gpu_enable_command_buffer",
-    )
+    names = ("xla_gpu_enable_triton_gemm", "xla_gpu_enable_command_buffer")
     assert tuple(name for name in names if name.encode() in found) == expected
     assert b"rematerialization" in found
 

@@ -122,6 +122,15 @@ def test_a_norm_of_values_is_computed() -> None:
 
 
 @torch.no_grad()
+def test_a_residual_is_added_in_its_dtype() -> None:
+    torch.manual_seed(0)
+    layer = _norm(RMSNorm, 64).bfloat16()
+    x, residual = torch.randn(2, 5, 64, dtype=torch.bfloat16)
+    result, total = layer.forward_native(x, residual)
+    assert torch.equal(total, x + residual)
+    assert torch.equal(result, layer.forward_native(total))
+
+
 def test_columns_that_change_in_place() -> None:
     columns, whole = _columns()
     columns.clamp_(min=-0.5, max=0.5)
