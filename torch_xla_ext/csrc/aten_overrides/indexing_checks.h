@@ -88,6 +88,11 @@ inline void CheckIndices(const at::Tensor& self,
   TORCH_CHECK_INDEX(static_cast<int64_t>(indices.size()) <= self.dim(),
                     "too many indices for tensor of dimension ", self.dim(),
                     " (got ", indices.size(), ")");
+  // An empty index leaves no elements, whatever the others are.
+  bool is_empty = false;
+  for (const std::optional<at::Tensor> index : indices) {
+    is_empty |= index && index->defined() && index->numel() == 0;
+  }
   int64_t dim = 0;
   for (size_t i = 0; i < indices.size(); ++i) {
     const std::optional<at::Tensor> index = indices.get(i);
@@ -107,7 +112,7 @@ inline void CheckIndices(const at::Tensor& self,
           "The shape of the mask ", index->sizes(), " at index ", i,
           " does not match the shape of the indexed tensor ", self.sizes());
     }
-    TORCH_CHECK_INDEX(is_mask || index->numel() == 0 || self.size(dim) != 0,
+    TORCH_CHECK_INDEX(is_mask || is_empty || self.size(dim) != 0,
                       "index is out of bounds for dimension with size 0");
     dim += is_mask ? index->dim() : 1;
   }
