@@ -197,7 +197,9 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
         "addcmul: overflow": lambda: torch.addcmul(*[i(1).char()] * 3, value=300),
         "addcmul: complex value": lambda: torch.addcmul(o(1), o(1), o(1), value=1j),
         "addmm: complex factor": lambda: torch.addmm(o(1), o(1, 1), o(1, 1), alpha=1j),
-        "addmv: overflow": lambda: torch.addmv(i(1).byte(), i(1)[None].byte(), i(1).byte(), beta=300),
+        "addmv: overflow": lambda: torch.addmv(
+            i(1).byte(), i(1)[None].byte(), i(1).byte(), beta=300
+        ),
         "addr: overflow": lambda: torch.addr(i(1)[None].byte(), *[i(1).byte()] * 2, alpha=300),
         "floor_divide: zero": lambda: i(1) // 0,
         "remainder: zero": lambda: i(1).byte() % 256,
