@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla  # noqa: F401
+from testing.as_on_the_cpu import check
 from testing.ways import run_by
 
 from aten_overrides import optimized  # noqa: F401
@@ -52,6 +53,32 @@ def results(
 def test_operator(case: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
     for found, expected in zip(results(case, "xla"), results(case, "cpu"), strict=True):
         torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-4)
+
+
+# Branch cuts, zeros, and numbers that overflow in between.
+SPECIAL = torch.tensor(
+    [0, 1, -1, 1j, -1j, 2, -2, 2j, -1 + 1j, 0.5 - 0.5j, 100, -100, 100j, 3e19j], dtype=torch.cfloat
+)
+OF_SPECIAL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "bool": lambda z: z.bool(),
+    "copy": lambda z: torch.zeros(len(z), dtype=torch.bool, device=z.device).copy_(z),
+    "logical_and": lambda z: torch.logical_and(z, z.flip(0)),
+    "logical_xor": lambda z: torch.logical_xor(z, torch.ones(len(z), device=z.device)),
+    "power by a number": lambda z: z[1:8] ** 1j,
+    "power of a number": lambda z: 1j ** z[:10],
+    "power of zero": lambda z: torch.zeros(3, device=z.device) ** z[[1, 5, 9]],
+} | {
+    name: getattr(torch, name)
+    for name in (
+        *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "log10"),
+        *("log1p", "log2", "logical_not", "sin", "sinh"),
+    )
+}
+
+
+@pytest.mark.parametrize("name", OF_SPECIAL)
+def test_special_numbers(name: str) -> None:
+    check(OF_SPECIAL[name], SPECIAL, rtol=1e-5, atol=1e-6)
 
 
 def test_spectrogram_and_back() -> None:

@@ -46,6 +46,15 @@ def check(results: Lists, expected: Lists) -> None:
         torch.testing.assert_close(result.cpu(), wanted)
 
 
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+@pytest.mark.parametrize("number", [1.5, [2.5, 3.5], 1j])
+@pytest.mark.parametrize("name", ["add", "div", "mul", "sub"])
+def test_numbers_of_another_type_in_place(name: str, number: object, device: str) -> None:
+    integers = [torch.tensor([1, 2], device=device), torch.tensor(3, device=device)]
+    with pytest.raises(RuntimeError, match="can't be cast to the desired output type Long"):
+        getattr(torch, f"_foreach_{name}_")(integers, number)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("others", PLACES)
 @pytest.mark.parametrize("places", PLACES)

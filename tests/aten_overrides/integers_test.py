@@ -146,6 +146,17 @@ def test_numbers_of_other_forms_that_the_dtype_does_not_have() -> None:
     check(lambda x: torch._foreach_add([x], 300) + torch._foreach_mul([x], 300), x)
 
 
+def test_truth_of_numbers_that_the_dtype_does_not_have() -> None:
+    x, number = torch.tensor([0, 1, 44, 255], dtype=torch.uint8), torch.tensor(256)
+    check(torch.logical_and, x, number)
+    check(torch.logical_or, x, number)
+    check(torch.logical_xor, x.int(), torch.tensor(2**40))
+
+
+def test_booleans_to_the_power_of_a_boolean() -> None:
+    check(lambda x: torch.stack([x**True, x**False]), torch.tensor([True, False]))
+
+
 def test_bounds_that_the_dtype_does_not_have() -> None:
     x = torch.tensor([0, 1, 44, 255], dtype=torch.uint8)
     check(lambda x: torch.stack([x.clamp_min(-1), x.clamp_max(-1)]), x)

@@ -151,6 +151,15 @@ def test_singular_values_of_a_batch() -> None:
         torch.testing.assert_close(product.cpu(), x, rtol=1e-4, atol=1e-4)
 
 
+def test_decompositions_of_float64() -> None:
+    """XLA's have errors of 1e-7."""
+    x = torch.randn(20, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    u, s, v = torch.linalg.svd(x.to("xla"))
+    torch.testing.assert_close((u * s @ v).cpu(), x, rtol=0, atol=1e-12)
+    values, vectors = torch.linalg.eigh((x + x.T).to("xla"))
+    torch.testing.assert_close((vectors * values @ vectors.T).cpu(), x + x.T, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("way", ["lazy", "openxla"])
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32]

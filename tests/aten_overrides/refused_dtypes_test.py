@@ -24,7 +24,15 @@ OF_FEW_DTYPES: dict[str, Callable[[torch.Tensor], object]] = {
     "var_mean": lambda x: torch.var_mean(x),
     "dist": lambda x: torch.dist(x, x),
     "svdvals": lambda x: torch.linalg.svdvals(x),
-    "cholesky": lambda x: torch.linalg.cholesky(x),
+    "cholesky": lambda x: torch.cholesky(x),
+    "inv": lambda x: torch.linalg.inv(x),
+    "eigvalsh": lambda x: torch.linalg.eigvalsh(x),
+    "triangular_solve": lambda x: torch.triangular_solve(x, x)[0],
+    "cdist": lambda x: torch.cdist(x, x),
+    "pdist": lambda x: torch.pdist(x[0, 0]),
+    "max_pool1d": lambda x: F.max_pool1d(x[0], 2),
+    "unfold": lambda x: F.unfold(x, 2),
+    "fold": lambda x: F.fold(x[0], (2, 2), 1),
     "adaptive_avg_pool1d": lambda x: F.adaptive_avg_pool1d(x[0], 2),
     "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x, 2),
     "replicate": lambda x: F.pad(x, (1, 1, 1, 1), mode="replicate"),
@@ -81,6 +89,14 @@ def test_a_dtype_that_pytorch_refuses(name: str, dtype: torch.dtype) -> None:
         assert not re.search("Check failed|Error while lowering|Non-OK", str(caught.value))
     else:
         OF_FEW_DTYPES[name](x.to("xla"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "name", ["cdist", "cholesky", "eigvalsh", "inv", "pdist", "svdvals", "triangular_solve"]
+)
+def test_matrices_of_16_bits(name: str, dtype: torch.dtype) -> None:
+    test_a_dtype_that_pytorch_refuses(name, dtype)
 
 
 def test_complex_numbers_of_16_bits() -> None:

@@ -29,7 +29,7 @@ namespace torch_xla_ext::aten_overrides {
   CHECK(_log_softmax) CHECK(_softmax_backward_data) CHECK(_softmax)            \
   CHECK(acos) CHECK(acosh)                                                     \
   CHECK(adaptive_max_pool2d_backward) CHECK(adaptive_max_pool2d)               \
-  CHECK(addcdiv) CHECK(all) CHECK(any) CHECK(asin) CHECK(asinh) CHECK(atan)    \
+  CHECK(all) CHECK(any) CHECK(asin) CHECK(asinh) CHECK(atan)    \
   CHECK(atanh) CHECK(avg_pool2d_backward) CHECK(avg_pool3d_backward)           \
   CHECK(cat) CHECK(clamp_max) CHECK(clamp) CHECK(clamp_min) CHECK(cos)         \
   CHECK(cosh) CHECK(elu_backward) CHECK(erf) CHECK(erfc) CHECK(exp)            \
@@ -53,12 +53,12 @@ namespace torch_xla_ext::aten_overrides {
   CHECK(mul, mul_Tensor) CHECK(ne, ne_Scalar) CHECK(ne, ne_Tensor)             \
   CHECK(norm, norm_ScalarOpt_dim_dtype) CHECK(norm, norm_ScalarOpt_dim)        \
   CHECK(pow, pow_Tensor_Tensor) CHECK(pow, pow_Scalar)                         \
-  CHECK(pow, pow_Tensor_Scalar) CHECK(prod, prod_dim_int)                      \
+  CHECK(prod, prod_dim_int)                                                    \
   CHECK(remainder, remainder_Tensor) CHECK(scatter, scatter_src)               \
   CHECK(scatter, scatter_value) CHECK(scatter, scatter_reduce)                 \
   CHECK(scatter, scatter_value_reduce)                                         \
   CHECK(scatter_reduce, scatter_reduce_two) CHECK(sub, sub_Tensor)             \
-  CHECK(sum, sum_dim_IntList) CHECK(xlogy, xlogy_Tensor)
+  CHECK(sum, sum_dim_IntList)
 // clang-format on
 
 inline void RegisterCallChecks(torch::Library& m) {
@@ -104,7 +104,7 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(OfReals, lt, lt_Tensor)
   TORCH_XLA_EXT_CHECK(OfReals, sort, sort_stable)
   TORCH_XLA_EXT_CHECK(OfReals, threshold, threshold)
-  TORCH_XLA_EXT_CHECK(WithNumbers, addcmul, addcmul)
+  TORCH_XLA_EXT_CHECK(OfReals, xlogy, xlogy_Tensor)
 #undef TORCH_XLA_EXT_CHECK
 #define TORCH_XLA_EXT_CHECK(overload, function) \
   CheckedCall<at::_ops::overload, &function>::Register(m);
@@ -124,6 +124,8 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(_softmax_backward_data, CheckSoftmaxBackward)
   TORCH_XLA_EXT_CHECK(_to_copy, CheckToCopy)
   TORCH_XLA_EXT_CHECK(abs, CheckAbs)
+  TORCH_XLA_EXT_CHECK(addcdiv, CheckWithProduct<&at::meta::addcdiv>)
+  TORCH_XLA_EXT_CHECK(addcmul, CheckWithProduct<&at::meta::addcmul>)
   TORCH_XLA_EXT_CHECK(addmm, CheckAddedMatmul<&at::meta::addmm>)
   TORCH_XLA_EXT_CHECK(addr, CheckOuterProduct)
   TORCH_XLA_EXT_CHECK(as_strided_scatter, CheckAsStridedScatter)
@@ -191,7 +193,7 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(native_dropout, CheckDropout)
   TORCH_XLA_EXT_CHECK(native_layer_norm, CheckLayerNorm)
   TORCH_XLA_EXT_CHECK(nll_loss2d_forward, CheckNllLoss2d)
-  TORCH_XLA_EXT_CHECK(nll_loss_forward, at::meta::nll_loss_forward_symint)
+  TORCH_XLA_EXT_CHECK(nll_loss_forward, CheckNllLoss)
   TORCH_XLA_EXT_CHECK(norm_Scalar, CheckFractions)
   TORCH_XLA_EXT_CHECK(normal_, CheckNormal_)
   TORCH_XLA_EXT_CHECK(normal_Tensor_Tensor, CheckNormalOfTensors)
@@ -200,6 +202,7 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(permute_copy, composite::permute)
   TORCH_XLA_EXT_CHECK(pixel_shuffle, CheckPixelShuffle)
   TORCH_XLA_EXT_CHECK(polar, CheckComplex)
+  TORCH_XLA_EXT_CHECK(pow_Tensor_Scalar, CheckPow)
   TORCH_XLA_EXT_CHECK(put_, CheckPut)
   TORCH_XLA_EXT_CHECK(random__from, CheckRandom)
   TORCH_XLA_EXT_CHECK(random__to, CheckRandomTo)
@@ -228,6 +231,7 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(sub_Scalar, CheckSubOfNumber)
   TORCH_XLA_EXT_CHECK(t_copy, composite::t)
   TORCH_XLA_EXT_CHECK(take, CheckTake)
+  TORCH_XLA_EXT_CHECK(threshold, CheckThreshold)
   TORCH_XLA_EXT_CHECK(topk, CheckTopk)
   TORCH_XLA_EXT_CHECK(trace, CheckTrace)
   TORCH_XLA_EXT_CHECK(triangular_solve, CheckTriangularSolve)

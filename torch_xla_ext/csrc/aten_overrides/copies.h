@@ -61,8 +61,12 @@ inline std::vector<at::Tensor> ToCpu(at::TensorList tensors) {
   return result;
 }
 
-// `self`, rounded to values that the conversion to `type` keeps.
+// `self`, rounded to values that the conversion to `type` keeps. The upstream
+// conversion of complex numbers to booleans looks at the real parts alone.
 inline at::Tensor RoundedFor(at::ScalarType type, const at::Tensor& self) {
+  if (type == at::kBool && self.is_complex() && self.device().is_xla()) {
+    return at::ne(self, 0);
+  }
   const Float8Format* const format = Float8FormatOf(type);
   if (format == nullptr || self.scalar_type() == type || self.is_complex() ||
       !self.device().is_xla()) {

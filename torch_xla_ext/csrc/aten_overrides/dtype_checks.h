@@ -30,6 +30,11 @@ inline bool IsRealNumber(at::ScalarType type) {
   return IsReal(type) && IsNumber(type);
 }
 
+// Dtypes of matrices that can be decomposed.
+inline bool IsMatrix(at::ScalarType type) {
+  return IsFraction(type) && !at::isReducedFloatingType(type);
+}
+
 // Dtypes of images.
 inline bool IsPixel(at::ScalarType type) {
   return at::isFloatingType(type) || type == at::kByte;
@@ -51,8 +56,10 @@ template <typename Op, bool (*kIsComputed)(at::ScalarType), typename Result,
 struct OfDtypes<Op, kIsComputed, Result(const at::Tensor&, Args...)> {
   static Result Call(c10::DispatchKeySet keys, const at::Tensor& self,
                      Args... args) {
-    TORCH_CHECK(kIsComputed(self.scalar_type()), Op::name + kNamespace.size(),
-                ": not implemented for '", self.scalar_type(), "'");
+    TORCH_CHECK(
+        kIsComputed(self.scalar_type()), Op::name + kNamespace.size(),
+        ": not implemented for '", self.scalar_type(), "'",
+        kIsComputed == &IsMatrix ? ": convert the tensor to float32" : "");
     return RegisteredKernel<Op, OfDtypes>::template Call<
         Result, const at::Tensor&, Args...>(keys, self,
                                             std::forward<Args>(args)...);
@@ -110,18 +117,6 @@ struct OfNumbers<kMeta, Result (*)(const at::Tensor&, Args...)> {
   }
 };
 
-// `kMeta` for operators whose results cannot be booleans.
-template <auto kMeta, typename Function = decltype(kMeta)>
-struct WithNumbers;
-
-template <auto kMeta, typename Result, typename... Args>
-struct WithNumbers<kMeta, Result (*)(Args...)> {
-  static void Call(Args... args) {
-    TORCH_CHECK(kMeta(args...).scalar_type() != at::kBool,
-                "not implemented for 'Bool': convert the tensor to integers");
-  }
-};
-
 // A loss, either operand of which may be integers.
 inline void CheckLoss(const char* name, const at::Tensor& self,
                       const at::Tensor& target) {
@@ -157,9 +152,11 @@ inline void RegisterDtypeChecks(torch::Library& m) {
       op::hardsigmoid, op::hardswish, op::leaky_relu, op::log_sigmoid_forward,
       op::max_unpool2d, op::max_unpool3d, op::mish, op::nll_loss2d_forward,
       op::nll_loss_forward, op::softplus, op::softshrink>(m);
-  RegisterOfDtypes<IsFraction, op::_linalg_svd, op::cholesky,
-                   op::std_correction, op::std_mean_correction,
+  RegisterOfDtypes<IsFraction, op::std_correction, op::std_mean_correction,
                    op::var_correction, op::var_mean_correction>(m);
+  RegisterOfDtypes<IsMatrix, op::_cdist_forward, op::_linalg_eigh,
+                   op::_linalg_svd, op::_pdist_forward, op::cholesky,
+                   op::triangular_solve>(m);
   RegisterOfDtypes<IsAveraged, op::avg_pool2d, op::avg_pool3d>(m);
   RegisterOfDtypes<IsNumber, op::convolution_overrideable, op::reflection_pad1d,
                    op::reflection_pad2d, op::reflection_pad3d,

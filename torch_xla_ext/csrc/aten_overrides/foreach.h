@@ -9,10 +9,12 @@
 
 #include <cstddef>
 #include <memory>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "torch_xla_ext/csrc/aten_overrides/checked_call.h"
+#include "torch_xla_ext/csrc/aten_overrides/in_place_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
 namespace torch_xla_ext::aten_overrides {
@@ -30,6 +32,7 @@ class ForeachOfMixedLists : public c10::OperatorKernel {
     if (HasTensorOfScalars(op)) return CallWithScalars(op, stack);
     const std::vector<c10::IValue> arguments =
         torch::jit::last(*stack, op.schema().arguments().size()).vec();
+    CheckResults(op, arguments);
     if (!IsMixed(arguments)) return upstream_.callBoxed(op, keys, stack);
     torch::jit::drop(*stack, arguments.size());
     const size_t count = arguments[0].toListRef().size();
@@ -48,6 +51,29 @@ class ForeachOfMixedLists : public c10::OperatorKernel {
   }
 
  private:
+  // Refuses numbers with which the results are of another type than the XLA
+  // tensors that they are written to. PyTorch's kernel would convert them.
+  static void CheckResults(const c10::OperatorHandle& op,
+                           const std::vector<c10::IValue>& arguments) {
+    static const auto* const kConverting = new std::unordered_set(
+        Words("_foreach_add_ _foreach_div_ _foreach_mul_ _foreach_sub_"));
+    const bool is_of_each =
+        arguments.size() == 2 && arguments[1].isList() && IsOfEach(op, 1);
+    if (arguments.size() != 2 || !(arguments[1].isScalar() || is_of_each) ||
+        kConverting->count(NameOf(op)) == 0) {
+      return;
+    }
+    const auto tensors = arguments[0].toListRef();
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const at::Tensor& tensor = tensors[i].toTensor();
+      if (is_of_each && i >= arguments[1].toListRef().size()) return;
+      const at::Scalar number =
+          (is_of_each ? arguments[1].toListRef()[i] : arguments[1]).toScalar();
+      const at::ScalarType type = at::result_type(tensor, number);
+      CheckCast(NameOf(op) == "_foreach_div_" ? FloatOf(type) : type, tensor);
+    }
+  }
+
   // A tensor on the CPU, and not a number for all tensors.
   static bool IsOnCpu(const at::Tensor& tensor) {
     return tensor.defined() && tensor.is_cpu() &&

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "torch_xla_ext/csrc/aten_overrides/checked_call.h"
+#include "torch_xla_ext/csrc/aten_overrides/size_checks.h"
 
 namespace torch_xla_ext::aten_overrides {
 
@@ -44,6 +45,10 @@ inline void CheckCumulativeInPlace(const char* name, const at::Tensor& self) {
               ": not implemented for 'Bool'");
 }
 
+inline void CheckResize(const at::Tensor&, c10::SymIntArrayRef sizes) {
+  CheckSizes(sizes);
+}
+
 inline void RegisterInPlaceChecks(torch::Library& m) {
 #define TORCH_XLA_EXT_CHECK(name, function) \
   CheckedCall<at::_ops::name, &function,    \
@@ -52,6 +57,7 @@ inline void RegisterInPlaceChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(cumsum_, CheckCumulativeInPlace)
   TORCH_XLA_EXT_CHECK(div__Scalar, CheckQuotientInPlace)
   TORCH_XLA_EXT_CHECK(mul__Scalar, CheckProductInPlace)
+  TORCH_XLA_EXT_CHECK(resize_, CheckResize)
 #undef TORCH_XLA_EXT_CHECK
 }
 

@@ -4,7 +4,6 @@
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_KERNEL_CHECKS_H_
 
 #include <ATen/ATen.h>
-#include <ATen/Dispatch.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/InferSize.h>
 #include <ATen/MetaFunctions.h>
@@ -237,11 +236,38 @@ inline void CheckTriangularSolve(const at::Tensor& self, const at::Tensor& a,
   CheckFractions("triangular_solve", a);
 }
 
-inline void CheckCdist(const at::Tensor& x1, const at::Tensor& x2) {
+inline void CheckCdist(const at::Tensor& x1, const at::Tensor& x2, double p) {
   TORCH_CHECK(at::isFloatingType(x1.scalar_type()) &&
                   at::isFloatingType(x2.scalar_type()),
               "cdist only supports floating-point dtypes, got: ",
               x1.scalar_type(), " and ", x2.scalar_type());
+  TORCH_CHECK(p >= 0, "cdist only supports non-negative p values, got: ", p);
+}
+
+inline void CheckPow(const at::Tensor& self, const at::Scalar& exponent) {
+  at::meta::pow(self, exponent);
+  const at::ScalarType type = at::result_type(self, exponent);
+  if (at::isIntegralType(type, /*includeBool=*/false)) {
+    CheckNumber(type, exponent);
+  }
+}
+
+inline void CheckThreshold(const at::Tensor& self, const at::Scalar& threshold,
+                           const at::Scalar& value) {
+  CheckFactor(self.scalar_type(), threshold);
+  CheckFactor(self.scalar_type(), value);
+}
+
+// `kMeta` of addcdiv or addcmul.
+template <auto kMeta>
+void CheckWithProduct(const char* name, const at::Tensor& self,
+                      const at::Tensor& tensor1, const at::Tensor& tensor2,
+                      const at::Scalar& value) {
+  const at::ScalarType type =
+      kMeta(self, tensor1, tensor2, value).scalar_type();
+  TORCH_CHECK(type != at::kBool, name,
+              ": not implemented for 'Bool': convert the tensor to integers");
+  CheckFactor(type, value);
 }
 
 inline void CheckSort(const at::Tensor& self, int64_t dim) {
@@ -315,6 +341,8 @@ void CheckAddedMatmul(const char* name, const at::Tensor& self,
   CheckAdded(self, kMeta(self, a, b, beta, alpha).sizes());
   CheckProduct(name, a, b);
   CheckSameType(name, self, a);
+  CheckFactor(self.scalar_type(), beta);
+  CheckFactor(self.scalar_type(), alpha);
 }
 
 inline void CheckConvolution(const at::Tensor& input, const at::Tensor& weight,
@@ -374,9 +402,7 @@ inline void CheckMaskedFillOfNumber(const at::Tensor& self,
                                     const at::Scalar& value) {
   CheckMask(mask);
   CheckBroadcast(self, mask);
-  AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(at::kBool, at::kHalf, at::kBFloat16,
-                                         self.scalar_type(), "masked_fill_",
-                                         [&] { value.to<scalar_t>(); });
+  CheckNumber(self.scalar_type(), value);
 }
 
 inline void CheckEye(c10::SymInt n, c10::SymInt m) {

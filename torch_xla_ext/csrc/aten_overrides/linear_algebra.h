@@ -26,24 +26,33 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> LinalgSlogdet(
 }
 
 // The upstream kernel treats a batch's shapes as those of a single matrix, and
-// refuses complex and empty ones.
+// refuses complex and empty ones. XLA iterates to errors of 1e-7, also in
+// float64.
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor> LinalgSvd(
     const at::Tensor& self, bool full_matrices, bool compute_uv,
     std::optional<std::string_view> driver) {
-  if (self.dim() > 2 || self.is_complex() || self.numel() == 0) {
+  if (self.dim() > 2 || self.is_complex() || self.numel() == 0 ||
+      self.scalar_type() == at::kDouble) {
     return OnCpu<at::_ops::_linalg_svd>(self, full_matrices, compute_uv,
                                         driver);
   }
   return Upstream::_linalg_svd(self, full_matrices, compute_uv, driver);
 }
 
+// The same errors.
+inline std::tuple<at::Tensor, at::Tensor> LinalgEigh(const at::Tensor& self,
+                                                     std::string_view uplo,
+                                                     bool compute_v) {
+  if (at::toRealValueType(self.scalar_type()) == at::kDouble) {
+    return OnCpu<at::_ops::_linalg_eigh>(self, uplo, compute_v);
+  }
+  return Upstream::_linalg_eigh(self, uplo, compute_v);
+}
+
 // XLA returns NaN instead of an error, keeps the imaginary parts of a diagonal,
-// and cannot decompose matrices without elements. PyTorch's CPU has no kernel
-// for 16-bit matrices.
+// and cannot decompose matrices without elements.
 inline at::Tensor Cholesky(const at::Tensor& self, bool upper) {
-  if (!Has16Bits(self)) return OnCpu<at::_ops::cholesky>(self, upper);
-  return self.numel() == 0 ? at::empty(self.sizes(), self.options())
-                           : Upstream::cholesky(self, upper);
+  return OnCpu<at::_ops::cholesky>(self, upper);
 }
 
 // The upstream kernel takes the p-th root even if p is 0 or infinite.

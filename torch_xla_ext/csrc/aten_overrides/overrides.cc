@@ -15,9 +15,11 @@
 #include "torch_xla_ext/csrc/aten_overrides/arithmetic.h"
 #include "torch_xla_ext/csrc/aten_overrides/autocast.h"
 #include "torch_xla_ext/csrc/aten_overrides/call_checks.h"
+#include "torch_xla_ext/csrc/aten_overrides/complex.h"
 #include "torch_xla_ext/csrc/aten_overrides/composed.h"
 #include "torch_xla_ext/csrc/aten_overrides/copies.h"
 #include "torch_xla_ext/csrc/aten_overrides/counting_library.h"
+#include "torch_xla_ext/csrc/aten_overrides/division.h"
 #include "torch_xla_ext/csrc/aten_overrides/dtype_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/embedding_bag.h"
 #include "torch_xla_ext/csrc/aten_overrides/factories.h"
@@ -57,10 +59,8 @@ namespace {
   KERNEL(leaky_relu_backward) KERNEL(mish) KERNEL(mse_loss_backward)           \
   KERNEL(nll_loss2d_backward) KERNEL(silu) KERNEL(softplus)
 #define TORCH_XLA_EXT_UPSTREAM_OF_FLOATS(KERNEL)                               \
-  KERNEL(asin) KERNEL(asinh) KERNEL(atan) KERNEL(atanh)                        \
-  KERNEL(cos) KERNEL(cosh) KERNEL(erf) KERNEL(erfc) KERNEL(erfinv) KERNEL(exp) \
-  KERNEL(expm1) KERNEL(reciprocal) KERNEL(rsqrt) KERNEL(sin) KERNEL(sinh)      \
-  KERNEL(sqrt) KERNEL(tan) KERNEL(tanh)
+  KERNEL(erf) KERNEL(erfc) KERNEL(erfinv) KERNEL(expm1) KERNEL(reciprocal)     \
+  KERNEL(rsqrt) KERNEL(sqrt) KERNEL(tan) KERNEL(tanh)
 // clang-format on
 
 void RegisterForXla(torch::Library& library) {
@@ -99,8 +99,6 @@ void RegisterForXla(torch::Library& library) {
   TORCH_XLA_EXT_COMPARISON(lt)
   TORCH_XLA_EXT_COMPARISON(ne)
 #undef TORCH_XLA_EXT_COMPARISON
-  m.impl("fmod.Scalar", Matched<OfTwo, &Upstream::fmod>::OfNumber);
-  m.impl("fmod.Tensor", Matched<OfTwo, &Upstream::fmod>::Call);
   m.impl("rsub.Tensor", WithFactor<&Upstream::rsub>);
   m.impl("sub.Tensor", WithFactor<&Upstream::sub>);
   // arithmetic.h
@@ -110,11 +108,8 @@ void RegisterForXla(torch::Library& library) {
   m.impl("clamp.Tensor", ClampTensor);
   m.impl("clamp_max", ClampMax);
   m.impl("clamp_min", ClampMin);
-  m.impl("isnan", IsNan);
   m.impl("clamp_max.Tensor", ClampMaxTensor);
   m.impl("clamp_min.Tensor", ClampMinTensor);
-  m.impl("isinf", IsInf);
-  m.impl("isneginf", IsNegInf);
   m.impl("lerp.Scalar", LerpScalar);
   m.impl("lerp.Tensor", LerpTensor);
   m.impl("add.Scalar", NumberWithFactor<&Upstream::add>);
@@ -123,11 +118,6 @@ void RegisterForXla(torch::Library& library) {
   m.impl("rsub.Scalar", RsubOfNumber);
   m.impl("sub.Scalar", NumberWithFactor<&Upstream::sub>);
   m.impl("nan_to_num", NanToNum);
-  m.impl("pow.Scalar", PowOfScalar);
-  m.impl("pow.Tensor_Scalar", PowByNumber);
-  m.impl("pow.Tensor_Tensor", PowTensor);
-  m.impl("remainder.Scalar", RemainderScalar);
-  m.impl("remainder.Tensor", RemainderTensor);
   m.impl("atan2", kFloat32<&OfCommonFloat<&Upstream::atan2>>);
   m.impl("xlogy.Tensor", kFloat32<&OfCommonFloat<&Upstream::xlogy>>);
   m.impl("bitwise_and.Tensor", OfCommonType<&Upstream::bitwise_and>);
@@ -144,20 +134,23 @@ void RegisterForXla(torch::Library& library) {
   m.impl("maximum", OfCommonType<&Upstream::maximum>);
   m.impl("minimum", OfCommonType<&Upstream::minimum>);
   m.impl("where.self", Where);
-  m.impl("acos", kFloat32<&OfFloat<&Upstream::acos>>);
-  m.impl("acosh", kFloat32<&OfFloat<&Upstream::acosh>>);
-  m.impl("log10", kFloat32<&OfFloat<&Logarithm<10, &Upstream::log10>>>);
-  m.impl("log2", kFloat32<&OfFloat<&Logarithm<2, &Upstream::log2>>>);
 #define TORCH_XLA_EXT_OF_FLOAT(name) m.impl(#name, OfFloat<&Upstream::name>);
   TORCH_XLA_EXT_UPSTREAM_OF_FLOATS(TORCH_XLA_EXT_OF_FLOAT)
 #undef TORCH_XLA_EXT_OF_FLOAT
   m.impl("sigmoid", kFloat32<&OfFloat<&Upstream::sigmoid>>);
+  m.impl("rsub.Tensor", RsubTensor);
+  // division.h
   m.impl("div.Scalar",
          ComplexOnCpu<at::_ops::div_Scalar, ByNumber, &Upstream::div>::Call);
   m.impl("div.Tensor", DivTensor);
   m.impl("div.Tensor_mode", DivTensorMode);
   m.impl("floor_divide", FloorDivide);
-  m.impl("rsub.Tensor", RsubTensor);
+  m.impl("fmod.Scalar", FmodByNumber);
+  m.impl("fmod.Tensor", FmodTensor);
+  m.impl("remainder.Scalar", RemainderScalar);
+  m.impl("remainder.Tensor", RemainderTensor);
+  // complex.h
+  RegisterComplex(m);
   // factories.h
   m.impl("_new_zeros_with_same_feature_meta", NewZerosWithSameFeatureMeta);
   m.impl("new_empty_strided", NewEmptyStrided);
@@ -245,6 +238,7 @@ void RegisterForXla(torch::Library& library) {
   m.impl("upsample_bilinear2d", UpsampleBilinear2d);
   m.impl("upsample_nearest2d", UpsampleNearest2d);
   // linear_algebra.h
+  m.impl("_linalg_eigh", LinalgEigh);
   m.impl("_linalg_slogdet", LinalgSlogdet);
   m.impl("_linalg_svd", LinalgSvd);
   m.impl("_cdist_forward", CdistForward);
@@ -411,6 +405,7 @@ void RegisterForAutograd(torch::Library& m) {
   // normalization.h
   m.impl("native_group_norm", NativeGroupNorm);
   // pooling.h
+  m.impl("max_pool1d", MaxPool1d);
   m.impl("max_pool2d",
          MaxPool<&Upstream::max_pool2d, &at::max_pool2d_with_indices, 2>);
   m.impl("max_pool3d",

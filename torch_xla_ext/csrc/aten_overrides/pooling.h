@@ -3,6 +3,8 @@
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_POOLING_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_POOLING_H_
 
+#include <ATen/NativeFunctions.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -288,6 +290,17 @@ at::Tensor MaxPool(const at::Tensor& self, at::IntArrayRef kernel_size,
   return kUpstream(self,
                    Clipped(self, kernel_size, padding, ceil_mode, kSpatial),
                    stride, padding, dilation, ceil_mode);
+}
+
+// Throws for integers, as PyTorch's CPU does, though max_pool2d accepts them.
+inline at::Tensor MaxPool1d(const at::Tensor& self, at::IntArrayRef kernel_size,
+                            at::IntArrayRef stride, at::IntArrayRef padding,
+                            at::IntArrayRef dilation, bool ceil_mode) {
+  TORCH_CHECK(self.is_floating_point(), "max_pool1d: not implemented for '",
+              self.scalar_type(),
+              "': convert the tensor to a floating-point dtype");
+  return at::native::max_pool1d(self, kernel_size, stride, padding, dilation,
+                                ceil_mode);
 }
 
 // The same for pools whose windows follow from the result's size.

@@ -144,6 +144,7 @@ inline at::Tensor Randperm(int64_t n, std::optional<at::ScalarType> dtype,
                            std::optional<at::Layout> layout,
                            std::optional<at::Device> device,
                            std::optional<bool> pin_memory) {
+  TORCH_CHECK(n >= 0, "randperm: n must not be negative, but is ", n);
   if (n > 0 && dtype == at::kLong && !layout.has_value() &&
       !pin_memory.value_or(false)) {
     at::Tensor keys =

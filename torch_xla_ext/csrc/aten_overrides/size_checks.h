@@ -6,9 +6,11 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CompositeExplicitAutogradFunctions.h>
+#include <ATen/Dispatch_v2.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
 #include <ATen/MetaFunctions.h>
+#include <ATen/OpMathType.h>
 #include <ATen/WrapDimUtils.h>
 
 #include <optional>
@@ -46,6 +48,21 @@ inline void CheckAdded(const at::Tensor& self, at::IntArrayRef sizes) {
   at::inferExpandGeometry(self.sizes(), self.strides(), sizes);
 }
 
+// Throws unless a type has the number, as PyTorch's kernels do for integers,
+// and for an imaginary part.
+inline void CheckNumber(at::ScalarType type, const at::Scalar& number) {
+  AT_DISPATCH_V2(type, "number", AT_WRAP([&] { number.to<scalar_t>(); }),
+                 AT_EXPAND(AT_ALL_TYPES_AND_COMPLEX), at::kBool, at::kHalf,
+                 at::kBFloat16, AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES),
+                 AT_EXPAND(AT_FLOAT8_TYPES));
+}
+
+// The same for a number with which PyTorch computes, for 16-bit floats as
+// float32.
+inline void CheckFactor(at::ScalarType type, const at::Scalar& number) {
+  CheckNumber(at::toOpMathType(type), number);
+}
+
 inline void CheckOuterProduct(const at::Tensor& self, const at::Tensor& vec1,
                               const at::Tensor& vec2, const at::Scalar& beta,
                               const at::Scalar& alpha) {
@@ -62,6 +79,10 @@ inline void CheckOuterProduct(const at::Tensor& self, const at::Tensor& vec1,
               "addr: Expected 1-D argument vec1 and vec2, but got ", vec1.dim(),
               "-D and ", vec2.dim(), "-D");
   CheckAdded(self, {vec1.size(0), vec2.size(0)});
+  const at::ScalarType type =
+      at::promoteTypes(self.scalar_type(), at::result_type(vec1, vec2));
+  CheckFactor(type, beta);
+  CheckFactor(type, alpha);
 }
 
 inline void CheckMemoryFormat(int64_t rank,
@@ -111,7 +132,8 @@ inline void CheckStack(at::TensorList tensors, int64_t dim) {
   }
 }
 
-inline void CheckConstantPad(const at::Tensor& self, c10::SymIntArrayRef pad) {
+inline void CheckConstantPad(const at::Tensor& self, c10::SymIntArrayRef pad,
+                             const at::Scalar& value) {
   const int64_t length = static_cast<int64_t>(pad.size());
   TORCH_CHECK(length % 2 == 0,
               "Length of pad must be even but instead it equals ", length);
@@ -119,6 +141,7 @@ inline void CheckConstantPad(const at::Tensor& self, c10::SymIntArrayRef pad) {
               "Length of pad should be no more than twice the number of "
               "dimensions of the input. Pad length is ",
               length, " while the input has ", self.dim(), " dimensions.");
+  CheckNumber(self.scalar_type(), value);
 }
 
 // PyTorch's padding accepts an empty batch, and no other dimension of size 0.
@@ -248,7 +271,25 @@ inline void CheckCholesky(const at::Tensor& self) {
               self.size(-2), " by ", self.size(-1), " matrices");
 }
 
-inline void CheckNllLoss2d(const at::Tensor& self, const at::Tensor& target) {
+inline void CheckClassWeights(const at::Tensor& self,
+                              const std::optional<at::Tensor>& weight) {
+  TORCH_CHECK(!weight || !weight->defined() ||
+                  weight->scalar_type() == self.scalar_type(),
+              "nll_loss: expected weights of the input's dtype, ",
+              self.scalar_type(), ", but got ", weight->scalar_type());
+}
+
+inline void CheckNllLoss(const at::Tensor& self, const at::Tensor& target,
+                         const std::optional<at::Tensor>& weight,
+                         int64_t reduction, c10::SymInt ignore_index) {
+  at::meta::nll_loss_forward_symint(self, target, weight, reduction,
+                                    std::move(ignore_index));
+  CheckClassWeights(self, weight);
+}
+
+inline void CheckNllLoss2d(const at::Tensor& self, const at::Tensor& target,
+                           const std::optional<at::Tensor>& weight) {
+  CheckClassWeights(self, weight);
   TORCH_CHECK(self.dim() == 4,
               "only batches of spatial inputs supported (4D tensors), but got "
               "input of size: ",

@@ -43,6 +43,7 @@ inline bool HasTangent(const at::Tensor& tensor) {
 using OfOne = at::Tensor(const at::Tensor&);
 using OfTwo = at::Tensor(const at::Tensor&, const at::Tensor&);
 using ByNumber = at::Tensor(const at::Tensor&, const at::Scalar&);
+using OfNumberAnd = at::Tensor(const at::Scalar&, const at::Tensor&);
 using Sum = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef, bool,
                        std::optional<at::ScalarType>);
 using Extremum = at::Tensor(const at::Tensor&, at::IntArrayRef, bool);

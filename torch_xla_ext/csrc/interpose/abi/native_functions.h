@@ -47,42 +47,44 @@ using KernelOf = typename WithNumbersForSizes<typename Op::schema>::type;
 #define TORCH_XLA_EXT_KERNELS(KERNEL)                                          \
   KERNEL(_adaptive_avg_pool2d) KERNEL(_adaptive_avg_pool3d)                    \
   KERNEL(_cdist_forward) KERNEL(_copy_from) KERNEL(_copy_from_and_resize)      \
-  KERNEL(_linalg_svd) KERNEL(_local_scalar_dense) KERNEL(_log_softmax)         \
-  KERNEL(_log_softmax_backward_data) KERNEL(_pdist_forward) KERNEL(_softmax)   \
-  KERNEL(_softmax_backward_data) KERNEL(_to_copy) KERNEL(_to_cpu) KERNEL(abs)  \
-  KERNEL(acos) KERNEL(acosh) KERNEL(adaptive_max_pool2d) KERNEL(addcdiv)       \
-  KERNEL(addcmul) KERNEL(addmm) KERNEL(amax) KERNEL(amin) KERNEL(argmax)       \
-  KERNEL(argmin) KERNEL(as_strided) KERNEL(as_strided_)                        \
-  KERNEL(as_strided_scatter) KERNEL(asin) KERNEL(asinh) KERNEL(atan)           \
-  KERNEL(atan2) KERNEL(atanh) KERNEL(avg_pool2d) KERNEL(avg_pool2d_backward)   \
-  KERNEL(avg_pool3d) KERNEL(bernoulli) KERNEL(binary_cross_entropy_backward)   \
-  KERNEL(cat) KERNEL(cholesky) KERNEL(constant_pad_nd) KERNEL(cos)             \
-  KERNEL(cosh) KERNEL(cumprod) KERNEL(cumsum) KERNEL(einsum)                   \
+  KERNEL(_linalg_eigh) KERNEL(_linalg_svd) KERNEL(_local_scalar_dense)         \
+  KERNEL(_log_softmax) KERNEL(_log_softmax_backward_data)                      \
+  KERNEL(_pdist_forward) KERNEL(_softmax) KERNEL(_softmax_backward_data)       \
+  KERNEL(_to_copy) KERNEL(_to_cpu) KERNEL(abs) KERNEL(acos) KERNEL(acosh)      \
+  KERNEL(adaptive_max_pool2d) KERNEL(addcdiv) KERNEL(addcmul) KERNEL(addmm)    \
+  KERNEL(amax) KERNEL(amin) KERNEL(argmax) KERNEL(argmin) KERNEL(as_strided)   \
+  KERNEL(as_strided_) KERNEL(as_strided_scatter) KERNEL(asin) KERNEL(asinh)    \
+  KERNEL(atan) KERNEL(atan2) KERNEL(atanh) KERNEL(avg_pool2d)                  \
+  KERNEL(avg_pool2d_backward) KERNEL(avg_pool3d) KERNEL(bernoulli)             \
+  KERNEL(binary_cross_entropy_backward) KERNEL(cat) KERNEL(constant_pad_nd)    \
+  KERNEL(cos) KERNEL(cosh) KERNEL(cumprod) KERNEL(cumsum) KERNEL(einsum)       \
   KERNEL(elu_backward) KERNEL(erf) KERNEL(erfc) KERNEL(erfinv) KERNEL(exp)     \
   KERNEL(expm1) KERNEL(exponential_) KERNEL(flip) KERNEL(full) KERNEL(gather)  \
   KERNEL(gelu) KERNEL(gelu_backward) KERNEL(glu) KERNEL(hardsigmoid)           \
   KERNEL(hardswish) KERNEL(index_add) KERNEL(index_copy) KERNEL(index_put_)    \
   KERNEL(index_select) KERNEL(isnan) KERNEL(isneginf) KERNEL(kthvalue)         \
   KERNEL(leaky_relu) KERNEL(leaky_relu_backward) KERNEL(linalg_inv_ex)         \
-  KERNEL(linalg_vector_norm) KERNEL(linspace) KERNEL(log10) KERNEL(log2)       \
-  KERNEL(logit) KERNEL(max_pool2d) KERNEL(max_pool2d_with_indices)             \
-  KERNEL(max_pool2d_with_indices_backward) KERNEL(max_pool3d)                  \
-  KERNEL(max_pool3d_with_indices) KERNEL(max_pool3d_with_indices_backward)     \
-  KERNEL(maximum) KERNEL(mean) KERNEL(minimum) KERNEL(mish) KERNEL(mse_loss)   \
-  KERNEL(mse_loss_backward) KERNEL(multinomial) KERNEL(nan_to_num)             \
-  KERNEL(nll_loss2d_backward) KERNEL(nll_loss_backward) KERNEL(randperm)       \
-  KERNEL(reciprocal) KERNEL(reflection_pad1d)                                  \
-  KERNEL(reflection_pad1d_backward) KERNEL(reflection_pad2d)                   \
-  KERNEL(reflection_pad2d_backward) KERNEL(reflection_pad3d)                   \
-  KERNEL(reflection_pad3d_backward) KERNEL(repeat) KERNEL(replication_pad1d)   \
-  KERNEL(replication_pad1d_backward) KERNEL(replication_pad2d)                 \
-  KERNEL(replication_pad2d_backward) KERNEL(replication_pad3d)                 \
-  KERNEL(replication_pad3d_backward) KERNEL(roll) KERNEL(rsqrt)                \
-  KERNEL(scatter_add) KERNEL(sigmoid) KERNEL(sigmoid_backward) KERNEL(silu)    \
-  KERNEL(sin) KERNEL(sinh) KERNEL(slice_scatter) KERNEL(smooth_l1_loss)        \
-  KERNEL(smooth_l1_loss_backward) KERNEL(softplus) KERNEL(sort) KERNEL(sqrt)   \
-  KERNEL(tan) KERNEL(tanh) KERNEL(tanh_backward) KERNEL(topk) KERNEL(trace)    \
-  KERNEL(uniform_) KERNEL(upsample_nearest2d) KERNEL(view_as_real_copy)
+  KERNEL(linalg_vector_norm) KERNEL(linspace) KERNEL(log10) KERNEL(log1p)      \
+  KERNEL(log2) KERNEL(logical_and) KERNEL(logical_not) KERNEL(logical_or)      \
+  KERNEL(logical_xor) KERNEL(logit) KERNEL(max_pool2d)                         \
+  KERNEL(max_pool2d_with_indices) KERNEL(max_pool2d_with_indices_backward)     \
+  KERNEL(max_pool3d) KERNEL(max_pool3d_with_indices)                           \
+  KERNEL(max_pool3d_with_indices_backward) KERNEL(maximum) KERNEL(mean)        \
+  KERNEL(minimum) KERNEL(mish) KERNEL(mse_loss) KERNEL(mse_loss_backward)      \
+  KERNEL(multinomial) KERNEL(nan_to_num) KERNEL(nll_loss2d_backward)           \
+  KERNEL(nll_loss_backward) KERNEL(randperm) KERNEL(reciprocal)                \
+  KERNEL(reflection_pad1d) KERNEL(reflection_pad1d_backward)                   \
+  KERNEL(reflection_pad2d) KERNEL(reflection_pad2d_backward)                   \
+  KERNEL(reflection_pad3d) KERNEL(reflection_pad3d_backward) KERNEL(repeat)    \
+  KERNEL(replication_pad1d) KERNEL(replication_pad1d_backward)                 \
+  KERNEL(replication_pad2d) KERNEL(replication_pad2d_backward)                 \
+  KERNEL(replication_pad3d) KERNEL(replication_pad3d_backward) KERNEL(roll)    \
+  KERNEL(rsqrt) KERNEL(scatter_add) KERNEL(sigmoid) KERNEL(sigmoid_backward)   \
+  KERNEL(silu) KERNEL(sin) KERNEL(sinh) KERNEL(slice_scatter)                  \
+  KERNEL(smooth_l1_loss) KERNEL(smooth_l1_loss_backward) KERNEL(softplus)      \
+  KERNEL(sort) KERNEL(sqrt) KERNEL(tan) KERNEL(tanh) KERNEL(tanh_backward)     \
+  KERNEL(topk) KERNEL(trace) KERNEL(uniform_) KERNEL(upsample_nearest2d)       \
+  KERNEL(view_as_real_copy)
 // clang-format on
 
 struct XLANativeFunctions {

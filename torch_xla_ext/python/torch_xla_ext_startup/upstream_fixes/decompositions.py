@@ -52,7 +52,9 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _COMPLEX = (torch.complex64, torch.complex128)
 _OTHER_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
     "_adaptive_avg_pool2d": (),
+    "col2im": (torch.bool, *_COMPLEX),
     "grid_sampler_2d": (),
+    "im2col": (torch.bool, *_COMPLEX),
     "multi_margin_loss": (),
     "nansum": (*_INTEGERS, torch.bool),
     "replication_pad1d": _INTEGERS + _COMPLEX,
@@ -176,6 +178,9 @@ def _check_dtypes(
         raise NotImplementedError(f"{name}: not implemented for {dtypes[0]}")
     if name in _OF_ONE_DTYPE and len(set(dtypes)) > 1:
         raise RuntimeError(f"{name}: expected operands of one dtype, but got {dtypes}")
+    if name == "addmv" and not (dtypes[0].is_floating_point or dtypes[0].is_complex):
+        for factor in options.values():
+            torch.full((), factor, dtype=dtypes[0])  # raises if the dtype does not have it
     if name == "nansum" and dtypes[0].is_floating_point:
         dtype = options.get("dtype")
         if isinstance(dtype, torch.dtype) and not dtype.is_floating_point:
