@@ -456,6 +456,9 @@ ACCEPTED = {
     "indices of nothing": lambda x, d: torch.ones(0, 2, device=d)[
         torch.zeros(0, dtype=torch.int64, device=d)
     ],
+    "an index of nothing beside an empty one": lambda x, d: torch.ones(0, 0, device=d)[
+        torch.zeros(1, 0, dtype=torch.int64, device=d), torch.zeros(1, 1, dtype=int, device=d)
+    ],
     "masked_scatter from nothing": lambda x, d: torch.ones(3, device=d).masked_scatter(
         torch.zeros(3, device=d) > 0, torch.ones(0, device=d)
     ),
