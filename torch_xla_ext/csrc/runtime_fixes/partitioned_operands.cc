@@ -82,11 +82,15 @@ class PartitionedOperands : public ProgramPass {
     const std::string_view opcode = one->Bytes(instruction::kOpcode);
     if (opcode == "scatter") {
       PadScatter(one);
+      if (has_several_axes_ && !is_sorted_ && !has_manual_region_) {
+        GatherOfScatter(one);
+      }
     } else if (has_manual_region_) {
       return;
     } else if (opcode == "select-and-scatter") {
       GatherOfSelectAndScatter(one);
-    } else if (has_several_axes_ && opcode == "convolution") {
+    } else if (opcode == "convolution" &&
+               (has_several_axes_ || CropsDilated(*one))) {
       GatherOfConvolution(one);
     } else if (has_several_axes_ && opcode == "dot" && !is_sorted_) {
       GatherOfDot(one);
@@ -125,6 +129,35 @@ class PartitionedOperands : public ProgramPass {
                            i == place ? -1 : 0);
     }
     scatter->SetNumbers(instruction::kOperandIds, operands);
+  }
+
+  void GatherOfScatter(ProtobufMessage* scatter) {
+    const ProtobufMessage numbers(
+        scatter->Bytes(instruction::kScatterDimensionNumbers));
+    std::vector<uint64_t> operands = scatter->Numbers(instruction::kOperandIds);
+    const size_t place = operands.size() / 2;
+    operands[place] = WholeBut(operands[place], {});
+    for (size_t i = place + 1; i < operands.size(); ++i) {
+      operands[i] =
+          WholeBut(operands[i], numbers.Numbers(hlo::scatter::kUpdateWindow));
+    }
+    scatter->SetNumbers(instruction::kOperandIds, operands);
+  }
+
+  // Whether a convolution omits margins of an input with gaps.
+  static bool CropsDilated(const ProtobufMessage& one) {
+    const ProtobufMessage window(one.Bytes(instruction::kWindow));
+    const std::vector<std::string_view> dimensions =
+        window.All(hlo::window::kDimensions);
+    return std::any_of(
+        dimensions.begin(), dimensions.end(), [](std::string_view text) {
+          const ProtobufMessage dimension(text);
+          return dimension.Number(hlo::window::kBaseDilation) > 1 &&
+                 (static_cast<int64_t>(
+                      dimension.Number(hlo::window::kPaddingLow)) < 0 ||
+                  static_cast<int64_t>(
+                      dimension.Number(hlo::window::kPaddingHigh)) < 0);
+        });
   }
 
   std::vector<uint64_t> SizesOf(uint64_t operand) const {
@@ -181,6 +214,10 @@ class PartitionedOperands : public ProgramPass {
     one->SetNumbers(instruction::kOperandIds,
                     {WholeBut(operands[0], std::move(input)),
                      WholeBut(operands[1], std::move(kernel))});
+    if (CropsDilated(*one)) {
+      GatherResult(one, {dimensions.Number(hlo::convolution::kOutputBatch),
+                         dimensions.Number(hlo::convolution::kOutputFeature)});
+    }
   }
 
   void GatherOfDot(ProtobufMessage* one) {
@@ -222,7 +259,11 @@ class PartitionedOperands : public ProgramPass {
     operands[0] = WholeBut(operands[0], others);
     operands[1] = WholeBut(operands[1], others);
     one->SetNumbers(instruction::kOperandIds, operands);
-    // Otherwise its users could divide the result, and with it the operands.
+    GatherResult(one, others);
+  }
+
+  // Otherwise its users could divide the result, and with it the operands.
+  void GatherResult(ProtobufMessage* one, const std::vector<uint64_t>& others) {
     const uint64_t id = one->Number(instruction::kId);
     one->SetNumber(instruction::kId, ++last_id_);
     following_ = SerializedWhole(id, last_id_, shapes_.at(id), others);

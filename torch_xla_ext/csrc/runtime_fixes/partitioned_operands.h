@@ -15,7 +15,9 @@ namespace torch_xla_ext {
 // Scatters get more updates, up to a multiple of the number of devices, whose
 // indices are out of range, so that they are dropped. If the updates are
 // divided unequally, as a slice of a sharded tensor can be, the partitioner
-// applies its own padding, or aborts the process if indices have 64 bits.
+// applies its own padding, or aborts the process if indices have 64 bits. If
+// device numbers decrease along one of several axes of the mesh, it takes the
+// wrong slices of the sums, so indices and updates become whole, too.
 //
 // The operands of the other operations become whole in the dimensions that the
 // partitioner divides wrongly; it still shards the others. Programs with
@@ -26,7 +28,9 @@ namespace torch_xla_ext {
 // along a spatial dimension, as they are for the gradient of the weights, the
 // partitioner adds the results of all devices, including equal ones along
 // another axis of the mesh. It does the same for the gradient of the weights of
-// a grouped convolution with a divided batch, whose operands become whole.
+// a grouped convolution with a divided batch, whose operands become whole. On
+// any mesh, it aborts the process where margins of an input with gaps are
+// omitted, as in the gradient of a convolution with strides.
 //
 // Matrix products, if device numbers decrease along one of several axes of the
 // mesh: if the summed dimension is divided and the result is divided along both
