@@ -82,17 +82,15 @@ class PartitionedOperands : public ProgramPass {
     const std::string_view opcode = one->Bytes(instruction::kOpcode);
     if (opcode == "scatter") {
       PadScatter(one);
-      if (has_several_axes_ && !is_sorted_ && !has_manual_region_) {
-        GatherOfScatter(one);
-      }
+      if (!is_sorted_ && !has_manual_region_) GatherOfScatter(one);
     } else if (has_manual_region_) {
       return;
     } else if (opcode == "select-and-scatter") {
       GatherOfSelectAndScatter(one);
     } else if (opcode == "convolution" &&
-               (has_several_axes_ || CropsDilated(*one))) {
+               (has_several_axes_ || !is_sorted_ || CropsDilated(*one))) {
       GatherOfConvolution(one);
-    } else if (has_several_axes_ && opcode == "dot" && !is_sorted_) {
+    } else if (!is_sorted_ && opcode == "dot") {
       GatherOfDot(one);
     }
   }
@@ -197,16 +195,19 @@ class PartitionedOperands : public ProgramPass {
     const ProtobufMessage dimensions(
         one->Bytes(instruction::kConvolutionDimensionNumbers));
     std::vector<uint64_t> input = {
-        dimensions.Number(hlo::convolution::kInputBatch),
-        dimensions.Number(hlo::convolution::kInputFeature)};
+        dimensions.Number(hlo::convolution::kInputBatch)};
     std::vector<uint64_t> kernel = {
-        dimensions.Number(hlo::convolution::kKernelInputFeature),
         dimensions.Number(hlo::convolution::kKernelOutputFeature)};
+    if (is_sorted_) {  // The sums over features are right.
+      input.push_back(dimensions.Number(hlo::convolution::kInputFeature));
+      kernel.push_back(
+          dimensions.Number(hlo::convolution::kKernelInputFeature));
+    }
     if (one->Number(instruction::kBatchGroupCount) > 1) {
       input.clear();
       kernel.clear();
     } else if (one->Number(instruction::kFeatureGroupCount) > 1) {
-      input.pop_back();
+      input.resize(1);
       kernel.clear();
     }
     const std::vector<uint64_t> operands =

@@ -15,14 +15,18 @@ namespace torch_xla_ext {
 // Scatters get more updates, up to a multiple of the number of devices, whose
 // indices are out of range, so that they are dropped. If the updates are
 // divided unequally, as a slice of a sharded tensor can be, the partitioner
-// applies its own padding, or aborts the process if indices have 64 bits. If
-// device numbers decrease along one of several axes of the mesh, it takes the
-// wrong slices of the sums, so indices and updates become whole, too.
+// applies its own padding, or aborts the process if indices have 64 bits.
 //
 // The operands of the other operations become whole in the dimensions that the
 // partitioner divides wrongly; it still shards the others. Programs with
 // regions of manual sharding are not changed, because the regions cannot be
 // recognized here.
+//
+// Sums, if device numbers decrease along an axis of the mesh: if the summed
+// dimension is divided, and the result along two axes, which a reshape can make
+// of one, the partitioner takes the wrong slices of the sums. The operands of
+// matrix products and convolutions become whole in the summed dimensions, and
+// the indices and updates of scatters, too.
 //
 // Convolutions, if the mesh has several axes: where both operands are divided
 // along a spatial dimension, as they are for the gradient of the weights, the
@@ -31,11 +35,6 @@ namespace torch_xla_ext {
 // a grouped convolution with a divided batch, whose operands become whole. On
 // any mesh, it aborts the process where margins of an input with gaps are
 // omitted, as in the gradient of a convolution with strides.
-//
-// Matrix products, if device numbers decrease along one of several axes of the
-// mesh: if the summed dimension is divided and the result is divided along both
-// axes, the partitioner takes the wrong slices of the sums. The operands become
-// whole in the summed dimensions.
 //
 // Select-and-scatters (gradients of max pooling), if windows overlap: the
 // partitioner omits the contributions of one device's windows to another's
