@@ -56,6 +56,13 @@ def test_an_unknown_axis(mesh: xs.Mesh, axis: str | int) -> None:
         xs.mark_sharding(torch.randn(8, 4).to("xla"), mesh, (axis, None))
 
 
+def test_lists_of_axes() -> None:
+    mesh = xs.Mesh(np.arange(4), (2, 2), ("x", "y"))
+    x = torch.randn(8, 4).to("xla")
+    xs.mark_sharding(x, mesh, [["x", "y"], ()])
+    assert "[4,1]" in torch_xla._XLAC._get_xla_sharding_spec(x)
+
+
 def grad(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     x = x.requires_grad_()
     return torch.autograd.grad(function(x).sum(), x)[0]

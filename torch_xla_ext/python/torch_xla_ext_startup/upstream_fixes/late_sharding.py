@@ -16,6 +16,8 @@ import torch_xla
 from torch.utils.weak import WeakTensorKeyDictionary
 from torch_xla import runtime
 
+from torch_xla_ext_startup.upstream_fixes.manual_sharding import is_in_region
+
 _XLAC = torch_xla._XLAC
 
 
@@ -27,6 +29,11 @@ def mark_sharding(
     marked = WeakTensorKeyDictionary()
 
     def mark(tensor: torch.Tensor, sharding: object) -> None:
+        if is_in_region(tensor):
+            raise RuntimeError(
+                f"mark_sharding: the tensor of shape {list(tensor.shape)} is one device's part in a "
+                "region of manual sharding: pass it to disable_manual_sharding first"
+            )
         mark_once(tensor, sharding)
         marked[tensor] = True
 
