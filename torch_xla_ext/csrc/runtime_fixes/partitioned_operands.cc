@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -62,6 +63,29 @@ class PartitionedOperands : public ProgramPass {
       : ProgramPass(serialized, "operand") {}
 
  private:
+  void LookAtComputation(const ProtobufMessage& message) override {
+    const uint64_t root = message.Number(hlo::computation::kRootId);
+    size_t operations = 0;
+    bool is_known = false, is_boolean = false;
+    for (const std::string_view inner :
+         message.All(hlo::computation::kInstructions)) {
+      const ProtobufMessage one(inner);
+      const std::string_view opcode = one.Bytes(instruction::kOpcode);
+      if (opcode != "parameter") ++operations;
+      if (one.Number(instruction::kId) != root) continue;
+      const uint64_t type = ProtobufMessage(one.Bytes(instruction::kShape))
+                                .Number(shape::kElementType);
+      const bool is_complex = type == hlo::kC64 || type == hlo::kC128;
+      // XLA simplifies those of any() and all() to an "or" and an "and".
+      is_boolean = type == hlo::kPred;
+      is_known = opcode == "add" || opcode == "maximum" ||
+                 opcode == "minimum" || (opcode == "multiply" && !is_complex);
+    }
+    if (is_boolean || (operations == 1 && is_known)) {
+      known_.insert(message.Number(hlo::computation::kId));
+    }
+  }
+
   void LookAt(const ProtobufMessage& one) override {
     const std::string_view sharding = one.Bytes(instruction::kSharding);
     has_several_axes_ = has_several_axes_ || HasSeveralAxes(sharding);
@@ -92,6 +116,8 @@ class PartitionedOperands : public ProgramPass {
       GatherOfConvolution(one);
     } else if (!is_sorted_ && opcode == "dot") {
       GatherOfDot(one);
+    } else if (opcode == "reduce") {
+      GatherOfReduce(one);
     }
   }
 
@@ -226,20 +252,21 @@ class PartitionedOperands : public ProgramPass {
         one->Bytes(instruction::kDotDimensionNumbers));
     std::vector<uint64_t> operands = one->Numbers(instruction::kOperandIds);
     for (const size_t i : {0, 1}) {
-      const std::vector<uint64_t> contracting = dimensions.Numbers(
-          i == 0 ? hlo::dot::kLeftContracting : hlo::dot::kRightContracting);
-      std::vector<uint64_t> others;
-      const size_t rank = ProtobufMessage(shapes_.at(operands[i]))
-                              .Numbers(shape::kDimensions)
-                              .size();
-      for (uint64_t dimension = 0; dimension < rank; ++dimension) {
-        if (std::find(contracting.begin(), contracting.end(), dimension) ==
-            contracting.end()) {
-          others.push_back(dimension);
-        }
-      }
-      operands[i] = WholeBut(operands[i], std::move(others));
+      operands[i] =
+          WholeIn(operands[i],
+                  dimensions.Numbers(i == 0 ? hlo::dot::kLeftContracting
+                                            : hlo::dot::kRightContracting));
     }
+    one->SetNumbers(instruction::kOperandIds, operands);
+  }
+
+  void GatherOfReduce(ProtobufMessage* one) {
+    std::vector<uint64_t> operands = one->Numbers(instruction::kOperandIds);
+    const std::vector<uint64_t> called =
+        one->Numbers(instruction::kCalledComputationIds);
+    // The partitioner gathers several operands itself.
+    if (operands.size() != 2 || known_.count(called.at(0)) != 0) return;
+    operands[0] = WholeIn(operands[0], one->Numbers(instruction::kDimensions));
     one->SetNumbers(instruction::kOperandIds, operands);
   }
 
@@ -270,6 +297,18 @@ class PartitionedOperands : public ProgramPass {
     following_ = SerializedWhole(id, last_id_, shapes_.at(id), others);
   }
 
+  // The operand, replicated in these dimensions.
+  uint64_t WholeIn(uint64_t operand, const std::vector<uint64_t>& dimensions) {
+    std::vector<uint64_t> others;
+    for (uint64_t i = 0; i < SizesOf(operand).size(); ++i) {
+      if (std::find(dimensions.begin(), dimensions.end(), i) ==
+          dimensions.end()) {
+        others.push_back(i);
+      }
+    }
+    return WholeBut(operand, std::move(others));
+  }
+
   // The operand, replicated except in these dimensions, whose sharding XLA
   // decides.
   uint64_t WholeBut(uint64_t operand, std::vector<uint64_t> dimensions) {
@@ -290,6 +329,7 @@ class PartitionedOperands : public ProgramPass {
         numbers.empty() ? "" : "unspecified_dims=[" + numbers + "]");
   }
 
+  std::unordered_set<uint64_t> known_;  // computations that devices can share
   uint64_t devices_ = 1;
   bool has_several_axes_ = false;
   bool is_sorted_ = true;  // the devices of all tilings
