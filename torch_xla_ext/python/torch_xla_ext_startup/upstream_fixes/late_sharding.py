@@ -31,8 +31,8 @@ def mark_sharding(
     def mark(tensor: torch.Tensor, sharding: object) -> None:
         if is_in_region(tensor):
             raise RuntimeError(
-                f"mark_sharding: the tensor of shape {list(tensor.shape)} is one device's part in a "
-                "region of manual sharding: pass it to disable_manual_sharding first"
+                f"mark_sharding: the tensor of shape {list(tensor.shape)} is one device's part in "
+                "a region of manual sharding: pass it to disable_manual_sharding first"
             )
         mark_once(tensor, sharding)
         marked[tensor] = True
