@@ -63,7 +63,12 @@ def test_a_mark_in_a_region_is_refused() -> None:
     mesh = xs.Mesh(np.arange(4), *MESHES["grid"])
     part = xs.enable_manual_sharding(torch.randn(8, 4).to("xla"), ("x", None), mesh=mesh)
     with pytest.raises(RuntimeError, match=r"shape \[4, 4\] is one device's part"):
-        xs.mark_sharding(part.global_tensor * 2, mesh, (None, "y"))
+        xs.mark_sharding(part.global_tensor, mesh, (None, "y"))
+    product = part.global_tensor * 2
+    xs.mark_sharding(product, mesh, (None, "y"))
+    whole = xs.disable_manual_sharding(product, ("x", None), (8, 4), mesh=mesh).global_tensor
+    with pytest.raises(RuntimeError, match="inside a region of manual sharding is one device's"):
+        whole.cpu()
 
 
 def test_collectives_of_parts() -> None:

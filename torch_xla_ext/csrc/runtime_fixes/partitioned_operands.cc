@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -96,10 +97,33 @@ class PartitionedOperands : public ProgramPass {
   bool IsNeeded() const override { return is_sharded_; }
 
   void Rewrite(ProtobufMessage one) override {
+    if (has_manual_region_) CheckMark(one);
     Correct(&one);
     instructions_.push_back(one.Serialize());
     if (following_.empty()) return;
     instructions_.push_back(std::exchange(following_, {}));
+  }
+
+  // Refuses to divide what is one device's part in a region of manual sharding,
+  // for which XLA aborts the process.
+  void CheckMark(const ProtobufMessage& one) {
+    const std::string_view target = one.Bytes(instruction::kCustomCallTarget);
+    const std::vector<uint64_t> operands =
+        one.Numbers(instruction::kOperandIds);
+    const bool is_part = std::any_of(
+        operands.begin(), operands.end(),
+        [this](uint64_t operand) { return parts_.count(operand) != 0; });
+    if (target == "Sharding" && is_part &&
+        !IsManual(one.Bytes(instruction::kSharding))) {
+      throw std::runtime_error(
+          "mark_sharding: a tensor inside a region of manual sharding is one "
+          "device's part: pass it to disable_manual_sharding before it is "
+          "marked");
+    }
+    if (target == "SPMDFullToShardShape" ||
+        (is_part && target != "SPMDShardToFullShape")) {
+      parts_.insert(one.Number(instruction::kId));
+    }
   }
 
   void Correct(ProtobufMessage* one) {
@@ -329,6 +353,7 @@ class PartitionedOperands : public ProgramPass {
         numbers.empty() ? "" : "unspecified_dims=[" + numbers + "]");
   }
 
+  std::unordered_set<uint64_t> parts_;  // in a region of manual sharding
   std::unordered_set<uint64_t> known_;  // computations that devices can share
   uint64_t devices_ = 1;
   bool has_several_axes_ = false;

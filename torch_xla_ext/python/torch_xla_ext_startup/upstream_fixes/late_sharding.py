@@ -16,8 +16,6 @@ import torch_xla
 from torch.utils.weak import WeakTensorKeyDictionary
 from torch_xla import runtime
 
-from torch_xla_ext_startup.upstream_fixes.manual_sharding import is_in_region
-
 _XLAC = torch_xla._XLAC
 
 
@@ -29,11 +27,6 @@ def mark_sharding(
     marked = WeakTensorKeyDictionary()
 
     def mark(tensor: torch.Tensor, sharding: object) -> None:
-        if is_in_region(tensor):
-            raise RuntimeError(
-                f"mark_sharding: the tensor of shape {list(tensor.shape)} is one device's part in "
-                "a region of manual sharding: pass it to disable_manual_sharding first"
-            )
         mark_once(tensor, sharding)
         marked[tensor] = True
 
@@ -53,6 +46,12 @@ def mark_sharding(
                     "mark_sharding needs xr.use_spmd(): call it once, right after the imports"
                 ) from None
             if spec not in ("", "{replicated}"):
+                if spec == "{manual}":
+                    raise RuntimeError(
+                        f"mark_sharding: the tensor of shape {list(tensor.shape)} is one device's "
+                        "part in a region of manual sharding: pass it to disable_manual_sharding "
+                        "before it is marked"
+                    ) from None
                 if tensor not in marked:
                     _XLAC._xla_annotate_custom_sharding(tensor, sharding)
                     return
