@@ -84,6 +84,18 @@ def test_forward_mode(mode: str) -> None:
     check(lambda x, t: torch.func.jvp(resize, (x,), (t,)), *torch.rand(2, 1, 3, 4, 5), **CLOSE)
 
 
+@pytest.mark.parametrize("size", [4, 5])
+def test_gradient_of_a_fourier_transform_and_its_inverse(size: int) -> None:
+    """PyTorch's gradient read sizes that were freed: an error, or the process ended."""
+
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        back = torch.fft.irfft(torch.fft.rfft(x, dim=1), size, dim=1)
+        return torch.autograd.grad(back.cos().sum(), x)[0]
+
+    check(gradient, torch.rand(3, size, 4), **CLOSE)
+
+
 def written(x: torch.Tensor) -> torch.Tensor:
     result = x.new_empty(3, 2, 4)
     result[0].copy_(x)

@@ -1,11 +1,13 @@
 """Gradients through regions of manual sharding."""
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 import torch_xla
+import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 
@@ -46,3 +48,50 @@ def test_an_uneven_part_is_refused() -> None:
     with pytest.raises(ValueError, match=message):
         xs.enable_manual_sharding(x, ("x", None), mesh=mesh)
     torch_xla.sync()
+
+
+def test_a_shape_that_the_parts_do_not_make_up() -> None:
+    """The process was aborted."""
+    mesh = xs.Mesh(np.arange(4), *MESHES["line"])
+    part = xs.enable_manual_sharding(torch.randn(8, 4).to("xla"), ("x", None), mesh=mesh)
+    with pytest.raises(ValueError, match=r"make up a tensor of \[8, 4\], not of .* \[8, 5\]"):
+        xs.disable_manual_sharding(part, ("x", None), (8, 5), mesh=mesh)
+
+
+def test_a_mark_in_a_region_is_refused() -> None:
+    """The process was aborted."""
+    mesh = xs.Mesh(np.arange(4), *MESHES["grid"])
+    part = xs.enable_manual_sharding(torch.randn(8, 4).to("xla"), ("x", None), mesh=mesh)
+    with pytest.raises(RuntimeError, match=r"shape \[4, 4\] is one device's part"):
+        xs.mark_sharding(part.global_tensor, mesh, (None, "y"))
+    product = part.global_tensor * 2
+    xs.mark_sharding(product, mesh, (None, "y"))
+    whole = xs.disable_manual_sharding(product, ("x", None), (8, 4), mesh=mesh).global_tensor
+    with pytest.raises(RuntimeError, match="inside a region of manual sharding is one device's"):
+        whole.cpu()
+
+
+def test_collectives_of_parts() -> None:
+    """all_reduce returned the part, and others failed to compile with texts of XLA's verifier."""
+    mesh = xs.Mesh(np.arange(4), *MESHES["line"])
+    x = torch.randn(16, 4)
+
+    def sums(combine: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        part = xs.enable_manual_sharding(x.to("xla"), ("x", None), mesh=mesh).global_tensor
+        combined = combine(part * 2)
+        whole = (combined.shape[0] * 4, 4)
+        return xs.disable_manual_sharding(combined, ("x", None), whole, mesh=mesh).global_tensor
+
+    def in_place(part: torch.Tensor) -> torch.Tensor:
+        return xm.all_reduce(xm.REDUCE_SUM, [part])[0]
+
+    wanted = x.view(4, 4, 4).sum(0) * 2
+    for combine in (lambda part: xm.all_reduce(xm.REDUCE_SUM, part), in_place):
+        torch.testing.assert_close(sums(combine).cpu(), wanted.repeat(4, 1))
+    scattered = sums(lambda part: xm.reduce_scatter(xm.REDUCE_SUM, part, 0.5, 0, 4))
+    torch.testing.assert_close(scattered.cpu(), wanted / 2)
+    total = sums(lambda part: part)
+    torch.testing.assert_close(xm.all_reduce(xm.REDUCE_SUM, total).cpu(), x * 2)  # not a part
+    for tensor in (total, x.to("xla")):
+        with pytest.raises(RuntimeError, match="all_to_all: under use_spmd"):
+            xm.all_to_all(tensor, 0, 1, 4)

@@ -56,6 +56,20 @@ def test_an_unknown_axis(mesh: xs.Mesh, axis: str | int) -> None:
         xs.mark_sharding(torch.randn(8, 4).to("xla"), mesh, (axis, None))
 
 
+def test_lists_of_axes() -> None:
+    mesh = xs.Mesh(np.arange(4), (2, 2), ("x", "y"))
+    x = torch.randn(8, 4).to("xla")
+    xs.mark_sharding(x, mesh, [["x", "y"], ()])
+    assert "[4,1]" in torch_xla._XLAC._get_xla_sharding_spec(x)
+
+
+def test_a_hybrid_mesh_of_devices_without_coordinates() -> None:
+    mesh = xs.HybridMesh(ici_mesh_shape=(2, 2), axis_names=("x", "y"))
+    assert mesh.get_logical_mesh().tolist() == [[0, 1], [2, 3]]
+    with pytest.raises(ValueError, match=r"a mesh of \(2, 4\) has 8 devices, but there are 4"):
+        xs.HybridMesh(ici_mesh_shape=(2, 4), axis_names=("x", "y"))
+
+
 def grad(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     x = x.requires_grad_()
     return torch.autograd.grad(function(x).sum(), x)[0]

@@ -177,3 +177,27 @@ def test_products_on_meshes_of_any_order(order: tuple) -> None:
             xs.mark_sharding(result, mesh, result_spec)
             message = f"{one} -> {result_spec}"
             torch.testing.assert_close(result.cpu(), wanted, msg=lambda m, at=message: f"{at}: {m}")
+
+
+def test_scatters_on_a_mesh_of_another_order() -> None:
+    """XLA's partitioner took the wrong slices of the sums."""
+    mesh = xs.Mesh(np.array((3, 1, 0, 2)), (2, 2), ("x", "y"))
+    updates, index = torch.randn(8, 4), torch.randint(8, (8,))
+    for spec in (("x", "y"), ("y", "x"), ("x", None)):
+        for result_spec in _SPECS:
+            zeros = torch.zeros(8, 4, device="xla")
+            on_devices = sharded(updates, mesh, spec)
+            result = zeros.index_add(0, sharded(index, mesh, spec[:1]), on_devices)
+            xs.mark_sharding(result, mesh, result_spec)
+            torch.testing.assert_close(result.cpu(), zeros.cpu().index_add(0, index, updates))
+
+
+def test_sums_along_an_axis_that_a_reshape_splits() -> None:
+    mesh = xs.Mesh(np.array((3, 1, 0, 2)), (4,), ("x",))
+    x, y = torch.randn(4, 8, 6), torch.randn(96)
+    operands = sharded(x, mesh, (None, "x", None)), sharded(y, mesh, ("x",))
+    for function in (
+        lambda x, y: torch.einsum("abc,dbc->ad", x, y.view(2, 8, 6)),
+        lambda x, y: functional.conv1d(x, y.view(12, 8, 1)),
+    ):
+        torch.testing.assert_close(function(*operands).cpu(), function(x, y))

@@ -92,6 +92,20 @@ def test_gradients_of_two_pools(spec: tuple, mesh: xs.Mesh) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_gradient_of_a_convolution_that_omits_margins(mesh: xs.Mesh) -> None:
+    """The process was aborted if the gradient was to be divided along the image."""
+    x, weight = torch.randn(4, 2, 10), torch.randn(3, 2, 1)
+
+    def gradient(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        x.requires_grad_()
+        loss = functional.conv1d(x, weight, stride=3, padding=2).square().sum()
+        return torch.autograd.grad(loss, x)[0]
+
+    found = gradient(x.to("xla"), weight.to("xla"))
+    xs.mark_sharding(found, mesh, (None, None, "x"))
+    torch.testing.assert_close(found.cpu(), gradient(x, weight), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("dim", [0, 1])
 def test_both_operands_are_divided(dim: int, mesh: xs.Mesh) -> None:
     x, weight = torch.randn(1, 1, 4, 8), torch.randn(1, 1, 2, 4)

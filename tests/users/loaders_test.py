@@ -80,7 +80,7 @@ def test_an_exception_while_a_batch_is_copied() -> None:
     loader.close()
 
 
-@pytest.mark.parametrize("sharding", [["x"], {"x": ["x"]}])
+@pytest.mark.parametrize("sharding", [["x"], {"x": ["x"]}, []])
 def test_shardings_that_are_lists(sharding: object) -> None:
     _, error = batches(DataLoader([{"x": torch.ones(2)}]), input_sharding=sharding)
     assert isinstance(error, TypeError) and "each key; got list" in str(error)

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 import torch_xla
+import torch_xla.core.xla_builder as xb
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from testing.scripts import run_script
+from torch_xla.core import xla_op_registry
 
 os.environ.setdefault("CPU_NUM_DEVICES", "4")  # before the first device is made
 
@@ -193,3 +195,24 @@ def test_any_and_all_over_shards(mesh: xs.Mesh, dtype: torch.dtype) -> None:
     for function in (torch.any, torch.all):
         for dims in ((), (0,), (1,), (0, True)):
             torch.testing.assert_close(function(on_devices, *dims).cpu(), function(x, *dims))
+
+
+def test_reductions_that_xla_does_not_know(mesh: xs.Mesh) -> None:
+    """XLA:CPU refused such an all-reduce, and XLA:GPU ended the process."""
+
+    def hypotenuse(x: xb.Op) -> xb.Op:
+        scalar = xb.mkshape("f32", ())
+        computation = xb.create_computation(
+            "hypotenuse", lambda a, b: (a * a + b * b).sqrt(), (scalar, scalar)
+        )
+        return x.reduce(xb.Op.scalar(x.builder(), 0.0, "f32"), computation, [0])
+
+    x = torch.randn(8, 3, 2)
+    on_devices = x.to("xla")
+    xs.mark_sharding(on_devices, mesh, ("x", None, None))
+    found = xla_op_registry.register("hypotenuse", hypotenuse)(on_devices)
+    torch.testing.assert_close(found.cpu(), x.norm(dim=0))
+    product = torch.view_as_real(torch.view_as_complex(on_devices).prod(0))
+    torch.testing.assert_close(
+        product.cpu(), torch.view_as_real(torch.view_as_complex(x).prod(0)), rtol=1e-4, atol=1e-5
+    )

@@ -42,7 +42,8 @@ constexpr uint32_t kName = 1, kOpcode = 2, kShape = 3, kMetadata = 7,
 }
 namespace convolution {
 constexpr uint32_t kKernelInputFeature = 3, kKernelOutputFeature = 4,
-                   kInputBatch = 7, kInputFeature = 8;
+                   kInputBatch = 7, kInputFeature = 8, kOutputBatch = 9,
+                   kOutputFeature = 10;
 }
 namespace dot {
 constexpr uint32_t kLeftContracting = 1, kRightContracting = 2, kLeftBatch = 3,
@@ -58,7 +59,8 @@ namespace precision_config {
 constexpr uint32_t kOperandPrecision = 1, kAlgorithm = 2;
 }
 namespace window {
-constexpr uint32_t kDimensions = 1, kSize = 1, kStride = 2;  // per dimension
+constexpr uint32_t kDimensions = 1, kSize = 1, kStride = 2, kPaddingLow = 3,
+                   kPaddingHigh = 4, kBaseDilation = 6;  // of a dimension
 }
 namespace sharding {
 constexpr uint32_t kType = 1, kTileAssignmentDimensions = 3,

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -62,6 +64,29 @@ class PartitionedOperands : public ProgramPass {
       : ProgramPass(serialized, "operand") {}
 
  private:
+  void LookAtComputation(const ProtobufMessage& message) override {
+    const uint64_t root = message.Number(hlo::computation::kRootId);
+    size_t operations = 0;
+    bool is_known = false, is_boolean = false;
+    for (const std::string_view inner :
+         message.All(hlo::computation::kInstructions)) {
+      const ProtobufMessage one(inner);
+      const std::string_view opcode = one.Bytes(instruction::kOpcode);
+      if (opcode != "parameter") ++operations;
+      if (one.Number(instruction::kId) != root) continue;
+      const uint64_t type = ProtobufMessage(one.Bytes(instruction::kShape))
+                                .Number(shape::kElementType);
+      const bool is_complex = type == hlo::kC64 || type == hlo::kC128;
+      // XLA simplifies those of any() and all() to an "or" and an "and".
+      is_boolean = type == hlo::kPred;
+      is_known = opcode == "add" || opcode == "maximum" ||
+                 opcode == "minimum" || (opcode == "multiply" && !is_complex);
+    }
+    if (is_boolean || (operations == 1 && is_known)) {
+      known_.insert(message.Number(hlo::computation::kId));
+    }
+  }
+
   void LookAt(const ProtobufMessage& one) override {
     const std::string_view sharding = one.Bytes(instruction::kSharding);
     has_several_axes_ = has_several_axes_ || HasSeveralAxes(sharding);
@@ -72,24 +97,51 @@ class PartitionedOperands : public ProgramPass {
   bool IsNeeded() const override { return is_sharded_; }
 
   void Rewrite(ProtobufMessage one) override {
+    if (has_manual_region_) CheckMark(one);
     Correct(&one);
     instructions_.push_back(one.Serialize());
     if (following_.empty()) return;
     instructions_.push_back(std::exchange(following_, {}));
   }
 
+  // Refuses to divide what is one device's part in a region of manual sharding,
+  // for which XLA aborts the process.
+  void CheckMark(const ProtobufMessage& one) {
+    const std::string_view target = one.Bytes(instruction::kCustomCallTarget);
+    const std::vector<uint64_t> operands =
+        one.Numbers(instruction::kOperandIds);
+    const bool is_part = std::any_of(
+        operands.begin(), operands.end(),
+        [this](uint64_t operand) { return parts_.count(operand) != 0; });
+    if (target == "Sharding" && is_part &&
+        !IsManual(one.Bytes(instruction::kSharding))) {
+      throw std::runtime_error(
+          "mark_sharding: a tensor inside a region of manual sharding is one "
+          "device's part: pass it to disable_manual_sharding before it is "
+          "marked");
+    }
+    if (target == "SPMDFullToShardShape" ||
+        (is_part && target != "SPMDShardToFullShape")) {
+      parts_.insert(one.Number(instruction::kId));
+    }
+  }
+
   void Correct(ProtobufMessage* one) {
     const std::string_view opcode = one->Bytes(instruction::kOpcode);
     if (opcode == "scatter") {
       PadScatter(one);
+      if (!is_sorted_ && !has_manual_region_) GatherOfScatter(one);
     } else if (has_manual_region_) {
       return;
     } else if (opcode == "select-and-scatter") {
       GatherOfSelectAndScatter(one);
-    } else if (has_several_axes_ && opcode == "convolution") {
+    } else if (opcode == "convolution" &&
+               (has_several_axes_ || !is_sorted_ || CropsDilated(*one))) {
       GatherOfConvolution(one);
-    } else if (has_several_axes_ && opcode == "dot" && !is_sorted_) {
+    } else if (!is_sorted_ && opcode == "dot") {
       GatherOfDot(one);
+    } else if (opcode == "reduce") {
+      GatherOfReduce(one);
     }
   }
 
@@ -125,6 +177,35 @@ class PartitionedOperands : public ProgramPass {
                            i == place ? -1 : 0);
     }
     scatter->SetNumbers(instruction::kOperandIds, operands);
+  }
+
+  void GatherOfScatter(ProtobufMessage* scatter) {
+    const ProtobufMessage numbers(
+        scatter->Bytes(instruction::kScatterDimensionNumbers));
+    std::vector<uint64_t> operands = scatter->Numbers(instruction::kOperandIds);
+    const size_t place = operands.size() / 2;
+    operands[place] = WholeBut(operands[place], {});
+    for (size_t i = place + 1; i < operands.size(); ++i) {
+      operands[i] =
+          WholeBut(operands[i], numbers.Numbers(hlo::scatter::kUpdateWindow));
+    }
+    scatter->SetNumbers(instruction::kOperandIds, operands);
+  }
+
+  // Whether a convolution omits margins of an input with gaps.
+  static bool CropsDilated(const ProtobufMessage& one) {
+    const ProtobufMessage window(one.Bytes(instruction::kWindow));
+    const std::vector<std::string_view> dimensions =
+        window.All(hlo::window::kDimensions);
+    return std::any_of(
+        dimensions.begin(), dimensions.end(), [](std::string_view text) {
+          const ProtobufMessage dimension(text);
+          return dimension.Number(hlo::window::kBaseDilation) > 1 &&
+                 (static_cast<int64_t>(
+                      dimension.Number(hlo::window::kPaddingLow)) < 0 ||
+                  static_cast<int64_t>(
+                      dimension.Number(hlo::window::kPaddingHigh)) < 0);
+        });
   }
 
   std::vector<uint64_t> SizesOf(uint64_t operand) const {
@@ -164,16 +245,19 @@ class PartitionedOperands : public ProgramPass {
     const ProtobufMessage dimensions(
         one->Bytes(instruction::kConvolutionDimensionNumbers));
     std::vector<uint64_t> input = {
-        dimensions.Number(hlo::convolution::kInputBatch),
-        dimensions.Number(hlo::convolution::kInputFeature)};
+        dimensions.Number(hlo::convolution::kInputBatch)};
     std::vector<uint64_t> kernel = {
-        dimensions.Number(hlo::convolution::kKernelInputFeature),
         dimensions.Number(hlo::convolution::kKernelOutputFeature)};
+    if (is_sorted_) {  // The sums over features are right.
+      input.push_back(dimensions.Number(hlo::convolution::kInputFeature));
+      kernel.push_back(
+          dimensions.Number(hlo::convolution::kKernelInputFeature));
+    }
     if (one->Number(instruction::kBatchGroupCount) > 1) {
       input.clear();
       kernel.clear();
     } else if (one->Number(instruction::kFeatureGroupCount) > 1) {
-      input.pop_back();
+      input.resize(1);
       kernel.clear();
     }
     const std::vector<uint64_t> operands =
@@ -181,6 +265,10 @@ class PartitionedOperands : public ProgramPass {
     one->SetNumbers(instruction::kOperandIds,
                     {WholeBut(operands[0], std::move(input)),
                      WholeBut(operands[1], std::move(kernel))});
+    if (CropsDilated(*one)) {
+      GatherResult(one, {dimensions.Number(hlo::convolution::kOutputBatch),
+                         dimensions.Number(hlo::convolution::kOutputFeature)});
+    }
   }
 
   void GatherOfDot(ProtobufMessage* one) {
@@ -188,20 +276,21 @@ class PartitionedOperands : public ProgramPass {
         one->Bytes(instruction::kDotDimensionNumbers));
     std::vector<uint64_t> operands = one->Numbers(instruction::kOperandIds);
     for (const size_t i : {0, 1}) {
-      const std::vector<uint64_t> contracting = dimensions.Numbers(
-          i == 0 ? hlo::dot::kLeftContracting : hlo::dot::kRightContracting);
-      std::vector<uint64_t> others;
-      const size_t rank = ProtobufMessage(shapes_.at(operands[i]))
-                              .Numbers(shape::kDimensions)
-                              .size();
-      for (uint64_t dimension = 0; dimension < rank; ++dimension) {
-        if (std::find(contracting.begin(), contracting.end(), dimension) ==
-            contracting.end()) {
-          others.push_back(dimension);
-        }
-      }
-      operands[i] = WholeBut(operands[i], std::move(others));
+      operands[i] =
+          WholeIn(operands[i],
+                  dimensions.Numbers(i == 0 ? hlo::dot::kLeftContracting
+                                            : hlo::dot::kRightContracting));
     }
+    one->SetNumbers(instruction::kOperandIds, operands);
+  }
+
+  void GatherOfReduce(ProtobufMessage* one) {
+    std::vector<uint64_t> operands = one->Numbers(instruction::kOperandIds);
+    const std::vector<uint64_t> called =
+        one->Numbers(instruction::kCalledComputationIds);
+    // The partitioner gathers several operands itself.
+    if (operands.size() != 2 || known_.count(called.at(0)) != 0) return;
+    operands[0] = WholeIn(operands[0], one->Numbers(instruction::kDimensions));
     one->SetNumbers(instruction::kOperandIds, operands);
   }
 
@@ -222,10 +311,26 @@ class PartitionedOperands : public ProgramPass {
     operands[0] = WholeBut(operands[0], others);
     operands[1] = WholeBut(operands[1], others);
     one->SetNumbers(instruction::kOperandIds, operands);
-    // Otherwise its users could divide the result, and with it the operands.
+    GatherResult(one, others);
+  }
+
+  // Otherwise its users could divide the result, and with it the operands.
+  void GatherResult(ProtobufMessage* one, const std::vector<uint64_t>& others) {
     const uint64_t id = one->Number(instruction::kId);
     one->SetNumber(instruction::kId, ++last_id_);
     following_ = SerializedWhole(id, last_id_, shapes_.at(id), others);
+  }
+
+  // The operand, replicated in these dimensions.
+  uint64_t WholeIn(uint64_t operand, const std::vector<uint64_t>& dimensions) {
+    std::vector<uint64_t> others;
+    for (uint64_t i = 0; i < SizesOf(operand).size(); ++i) {
+      if (std::find(dimensions.begin(), dimensions.end(), i) ==
+          dimensions.end()) {
+        others.push_back(i);
+      }
+    }
+    return WholeBut(operand, std::move(others));
   }
 
   // The operand, replicated except in these dimensions, whose sharding XLA
@@ -248,6 +353,8 @@ class PartitionedOperands : public ProgramPass {
         numbers.empty() ? "" : "unspecified_dims=[" + numbers + "]");
   }
 
+  std::unordered_set<uint64_t> parts_;  // in a region of manual sharding
+  std::unordered_set<uint64_t> known_;  // computations that devices can share
   uint64_t devices_ = 1;
   bool has_several_axes_ = false;
   bool is_sorted_ = true;  // the devices of all tilings

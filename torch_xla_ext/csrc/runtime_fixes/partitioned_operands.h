@@ -8,9 +8,9 @@
 namespace torch_xla_ext {
 
 // Returns the program `module`, a serialized xla::HloModuleProto, in which
-// operands of scatters, convolutions, matrix products and select-and-scatters
-// are replaced, if it has shardings. Returns nothing if no operand needs to
-// change.
+// operands of scatters, convolutions, matrix products, select-and-scatters and
+// reductions are replaced, if it has shardings. Returns nothing if no operand
+// needs to change.
 //
 // Scatters get more updates, up to a multiple of the number of devices, whose
 // indices are out of range, so that they are dropped. If the updates are
@@ -22,16 +22,24 @@ namespace torch_xla_ext {
 // regions of manual sharding are not changed, because the regions cannot be
 // recognized here.
 //
+// Sums, if device numbers decrease along an axis of the mesh: if the summed
+// dimension is divided, and the result along two axes, which a reshape can make
+// of one, the partitioner takes the wrong slices of the sums. The operands of
+// matrix products and convolutions become whole in the summed dimensions, and
+// the indices and updates of scatters, too.
+//
+// Reductions by another computation than a sum, product, maximum or minimum, or
+// by a product of complex numbers: for the all-reduce that the partitioner
+// makes, XLA:GPU ends the process, and XLA:CPU raises an error. NCCL has no
+// product of complex numbers. The operands become whole in these dimensions.
+//
 // Convolutions, if the mesh has several axes: where both operands are divided
 // along a spatial dimension, as they are for the gradient of the weights, the
 // partitioner adds the results of all devices, including equal ones along
 // another axis of the mesh. It does the same for the gradient of the weights of
-// a grouped convolution with a divided batch, whose operands become whole.
-//
-// Matrix products, if device numbers decrease along one of several axes of the
-// mesh: if the summed dimension is divided and the result is divided along both
-// axes, the partitioner takes the wrong slices of the sums. The operands become
-// whole in the summed dimensions.
+// a grouped convolution with a divided batch, whose operands become whole. On
+// any mesh, it aborts the process where margins of an input with gaps are
+// omitted, as in the gradient of a convolution with strides.
 //
 // Select-and-scatters (gradients of max pooling), if windows overlap: the
 // partitioner omits the contributions of one device's windows to another's

@@ -71,6 +71,7 @@ uint64_t ProgramPass::Add(std::string_view opcode, std::string_view shape,
   message.SetNumber(instruction::kId, id);
   message.SetNumbers(instruction::kOperandIds, operands);
   AddSerialized(message.Serialize());
+  shapes_.emplace(id, shape);
   return id;
 }
 

@@ -73,6 +73,22 @@ def register() -> None:
         kernel = _decomposed(operator, only_for_gradients=name in _FOR_GRADIENTS)
         _LIBRARY.impl(operator, kernel, "AutogradXLA")
     _LIBRARY.impl("multilabel_margin_loss_forward", _multilabel_margin_loss, "AutogradXLA")
+    _LIBRARY.impl("_fft_r2c", _fft_r2c, "AutogradXLA")
+
+
+def _fft_r2c(x: torch.Tensor, dims: list[int], normalization: int, onesided: bool) -> torch.Tensor:
+    """Return a Fourier transform of real numbers, by that of complex ones if it needs a gradient.
+
+    PyTorch's gradient reads the sizes of its operand after the operand was updated, as that of
+    irfft is, and may have been freed: it raised an error about sizes, or ended the process.
+    """
+    if not _needs_gradients(x):
+        with torch._C._AutoDispatchBelowAutograd():
+            return torch.ops.aten._fft_r2c(x, dims, normalization, onesided)
+    result = torch.ops.aten._fft_c2c(
+        torch.complex(x, torch.zeros_like(x)), dims, normalization, True
+    )
+    return result.narrow(dims[-1], 0, x.shape[dims[-1]] // 2 + 1) if onesided else result
 
 
 def _multilabel_margin_loss(

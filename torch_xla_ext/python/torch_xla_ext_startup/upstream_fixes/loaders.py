@@ -51,7 +51,7 @@ def loader_worker(_: Callable[[ParallelLoader], None]) -> Callable[[ParallelLoad
 def _check_shardings(shardings: object) -> None:
     """Raise a TypeError unless this is a ShardingSpec or a dict of them."""
     for spec in shardings.values() if isinstance(shardings, dict) else [shardings]:
-        if spec and not hasattr(spec, "xla_spec"):
+        if spec is not None and not hasattr(spec, "xla_spec"):
             raise TypeError(
                 "input_sharding must be a ShardingSpec for all tensors of a batch or, if a batch "
                 f"is a dict, a dict with a ShardingSpec for each key; got {type(spec).__name__}"

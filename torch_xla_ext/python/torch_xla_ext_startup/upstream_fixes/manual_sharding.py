@@ -4,10 +4,14 @@ As in JAX's shard_map, a device's part of a gradient is the gradient of its part
 Along an axis of the mesh that does not divide the tensor, each device has a copy. A region's output
 is one of the copies, so each copy's gradient is an equal share. The gradient of a region's input is
 the sum of its copies' gradients.
+
+Upstream, a mark in a region, or a whole shape that the parts do not make up, aborts the process,
+and collectives of xla_model do nothing in a region or fail to compile.
 """
 
 import functools
 import math
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -19,7 +23,34 @@ from torch_xla.distributed.spmd import xla_sharding
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 from torch_xla.distributed.spmd.xla_sharding import Mesh
 
-from torch_xla_ext_startup.upstream_fixes.uneven_shardings import Spec, Tensor, uneven_dimensions
+from torch_xla_ext_startup.upstream_fixes.uneven_shardings import (
+    Spec,
+    Tensor,
+    numbers_of_parts,
+    uneven_dimensions,
+)
+
+_has_regions = False
+
+
+def is_in_region(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor is one device's part: it was computed in a manual region."""
+    if not _has_regions or tensor.device.type != "xla":
+        return False
+    _, _, entry = torch_xla._XLAC._get_xla_tensors_hlo([tensor]).partition("\nENTRY ")
+    lines = re.findall(r"^ +(?:ROOT )?(%\S+) = (.*)$", entry, re.MULTILINE)
+    texts = dict(lines)
+    seen, waiting = set(), [name for name, _ in lines[-1:]]
+    while waiting:
+        name = waiting.pop()
+        text = texts.get(name)
+        if name in seen or text is None or '"SPMDShardToFullShape"' in text:
+            continue
+        if '"SPMDFullToShardShape"' in text:
+            return True
+        seen.add(name)
+        waiting += re.findall(r"%[\w.-]+", text)
+    return False
 
 
 def enable(original: Callable[..., XLAShardedTensor]) -> Callable[..., XLAShardedTensor]:
@@ -27,6 +58,7 @@ def enable(original: Callable[..., XLAShardedTensor]) -> Callable[..., XLASharde
 
     @functools.wraps(original)
     def enabled(t: Tensor, partition_spec: Spec, *, mesh: Mesh | None = None) -> XLAShardedTensor:
+        global _has_regions
         tensor = xla_sharding.unwrap_sharded_tensor(t)
         used = xla_sharding.get_global_mesh() if mesh is None else mesh
         # The program relies on the size of a device's part.
@@ -36,6 +68,7 @@ def enable(original: Callable[..., XLAShardedTensor]) -> Callable[..., XLASharde
                 f"{count} devices; pad it to {-(-size // count) * count}, or divide another "
                 "dimension"
             )
+        _has_regions = True
         if not (torch.is_grad_enabled() and tensor.requires_grad):
             return original(t, partition_spec, mesh=mesh)
         return xla_sharding.wrap_as_sharded_tensor(
@@ -53,9 +86,17 @@ def disable(original: Callable[..., XLAShardedTensor]) -> Callable[..., XLAShard
         t: Tensor, partition_spec: Spec, full_shape: torch.Size, *, mesh: Mesh | None = None
     ) -> XLAShardedTensor:
         tensor = xla_sharding.unwrap_sharded_tensor(t)
+        used = xla_sharding.get_global_mesh() if mesh is None else mesh
+        counts = numbers_of_parts(tensor.shape, used, partition_spec)
+        whole = [size * count for size, count in zip(tensor.shape, counts, strict=True)]
+        if list(full_shape) != whole:
+            raise ValueError(
+                f"disable_manual_sharding: parts of {list(tensor.shape)} that are divided by "
+                f"{partition_spec} make up a tensor of {whole}, not of the full_shape "
+                f"{list(full_shape)}"
+            )
         if not (torch.is_grad_enabled() and tensor.requires_grad):
             return original(t, partition_spec, full_shape, mesh=mesh)
-        used = xla_sharding.get_global_mesh() if mesh is None else mesh
         return xla_sharding.wrap_as_sharded_tensor(
             _Disable.apply(tensor, partition_spec, full_shape, used, original)
         )

@@ -2,13 +2,17 @@
 
 Without a None among the axes, a spec tiled a tensor in more dimensions than the tensor has.
 mark_sharding keeps copies along the other axes.
+
+A HybridMesh arranges TPUs by their coordinates. Other devices have none, and are taken in order.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
+from torch_xla import runtime
 from torch_xla.distributed.spmd import xla_sharding
-from torch_xla.distributed.spmd.xla_sharding import ShardingSpec
+from torch_xla.distributed.spmd.xla_sharding import HybridMesh, ShardingSpec
 
 
 def tile_and_replicate(original: Callable[[ShardingSpec], None]) -> Callable[[ShardingSpec], None]:
@@ -27,3 +31,23 @@ def tile_and_replicate(original: Callable[[ShardingSpec], None]) -> Callable[[Sh
             )
 
     return post_init
+
+
+def device_mesh(original: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Replace HybridMesh._create_device_mesh."""
+
+    @functools.wraps(original)
+    def create(
+        self: HybridMesh, mesh_shape: Sequence[int], devices: np.ndarray | None = None
+    ) -> np.ndarray:
+        if runtime.device_type() == "TPU":
+            return original(self, mesh_shape, devices)
+        numbers = np.arange(runtime.global_runtime_device_count()) if devices is None else devices
+        if np.prod(mesh_shape) != len(numbers):
+            raise ValueError(
+                f"HybridMesh: a mesh of {tuple(mesh_shape)} has {np.prod(mesh_shape)} devices, but "
+                f"there are {len(numbers)}"
+            )
+        return np.asarray(numbers).reshape(mesh_shape)
+
+    return create

@@ -30,6 +30,11 @@ def mark_sharding(original: Callable[..., XLAShardedTensor]) -> Callable[..., XL
     @functools.wraps(original)
     def mark(t: Tensor, mesh: Mesh, partition_spec: Spec) -> XLAShardedTensor:
         if len(t.shape) == len(partition_spec):  # else the original raises an error
+            # Lists are tuples of axes, and () divides a dimension as None does.
+            partition_spec = tuple(
+                (tuple(axes) or None) if isinstance(axes, (list, tuple)) else axes
+                for axes in partition_spec
+            )
             partition_spec = even_spec(original.__name__, t.shape, mesh, partition_spec)
         return outside_of_graphs(t, mesh, partition_spec)
 
@@ -70,11 +75,21 @@ def parameter_spec(original: Callable[..., Spec]) -> Callable[..., Spec]:
     return prepare
 
 
-def uneven_dimensions(shape: Sequence[int], mesh: Mesh, spec: Spec) -> list[tuple[int, int, int]]:
-    """Return the dimensions that the mesh does not divide, with sizes and numbers of parts."""
+def numbers_of_parts(shape: Sequence[int], mesh: Mesh | None, spec: Spec) -> list[int]:
+    """Return for each dimension among how many devices it is divided."""
+    if mesh is None:
+        raise ValueError(
+            f"a tensor of {list(shape)} is to be divided, but there is no mesh: pass mesh=, or "
+            "call set_global_mesh first"
+        )
+    if len(spec) != len(shape):
+        raise ValueError(
+            f"a tensor of {list(shape)} has {len(shape)} dimensions, but the partition_spec {spec} "
+            f"has {len(spec)}"
+        )
     sizes = dict(enumerate(mesh.mesh_shape)) | mesh.shape()
-    found = []
-    for dim, (size, axes) in enumerate(zip(shape, spec, strict=True)):
+    counts = []
+    for dim, axes in enumerate(spec):
         named = [
             axis for axis in (axes if isinstance(axes, tuple) else (axes,)) if axis is not None
         ]
@@ -84,10 +99,20 @@ def uneven_dimensions(shape: Sequence[int], mesh: Mesh, spec: Spec) -> list[tupl
                     f"dimension {dim} of a tensor of {list(shape)} is to be divided along the axis "
                     f"{axis!r}, which the mesh does not have; its axes are {list(sizes)}"
                 )
-        count = math.prod(sizes[axis] for axis in named)
-        if size % count:
-            found.append((dim, int(size), count))
-    return found
+        counts.append(math.prod(sizes[axis] for axis in named))
+    return counts
+
+
+def uneven_dimensions(
+    shape: Sequence[int], mesh: Mesh | None, spec: Spec
+) -> list[tuple[int, int, int]]:
+    """Return the dimensions that the mesh does not divide, with sizes and numbers of parts."""
+    counts = numbers_of_parts(shape, mesh, spec)
+    return [
+        (dim, int(size), count)
+        for dim, (size, count) in enumerate(zip(shape, counts, strict=True))
+        if size % count
+    ]
 
 
 def even_spec(caller: str, shape: Sequence[int], mesh: Mesh, spec: Spec) -> Spec:
