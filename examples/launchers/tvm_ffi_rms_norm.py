@@ -9,10 +9,10 @@ CPU this script compiles a function with the same arguments instead. It needs ap
 the CPU, g++. See docs/launchers.md.
 """
 
+import argparse
 import importlib.util
 import os
 import subprocess
-import sys
 import tempfile
 
 import torch
@@ -55,9 +55,15 @@ def compiled_for_cpu() -> str:
 
 def main() -> None:
     on_gpu = os.environ.get("PJRT_DEVICE") == "CUDA"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    if on_gpu:
+        parser.add_argument("library", help="FlashInfer's norm.so")
+    arguments = parser.parse_args()
     torch_xla_ext.register_kernel(
         "RmsNorm",
-        sys.argv[1] if on_gpu else compiled_for_cpu(),
+        arguments.library if on_gpu else compiled_for_cpu(),
         abi="tvm-ffi",
         symbol="rmsnorm",
         platform="CUDA" if on_gpu else "Host",

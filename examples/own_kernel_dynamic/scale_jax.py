@@ -1,7 +1,7 @@
 """Call the same library from JAX, unchanged. README.md has the commands."""
 
+import argparse
 import ctypes
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,10 @@ import numpy as np
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("library", help="the kernel's .so file")
+    library = ctypes.CDLL(parser.parse_args().library)
     platform = "gpu" if jax.default_backend() == "gpu" else "cpu"
-    library = ctypes.CDLL(sys.argv[1])
     entry = "XlaGpuScaleFfi" if platform == "gpu" else "XlaGpuScaleHostFfi"
     handler = jax.ffi.pycapsule(getattr(library, entry))
     jax.ffi.register_ffi_target("XlaGpuScale", handler, platform=platform)

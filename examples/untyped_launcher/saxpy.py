@@ -6,8 +6,8 @@ The launcher receives pointers and a payload, but no shapes and dtypes. So Pytho
 that the launcher relies on.
 """
 
+import argparse
 import struct
-import sys
 
 import torch
 import torch_xla
@@ -38,7 +38,9 @@ def define(library: str) -> None:
 
 
 def main() -> None:
-    define(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("library", help="the launcher's .so file")
+    define(parser.parse_args().library)
     x, y = torch.arange(6.0).reshape(2, 3), torch.ones(2, 3)
     out = torch.ops.my_ns.saxpy(x.to("xla"), y.to("xla"), 2.5)
     print(torch_xla_ext.debug.custom_calls(out)[0])
