@@ -5,6 +5,7 @@ from testing.scripts import run_script
 
 # PyTorch's threads keep the name of the thread that made them.
 SEND = """
+import time
 from pathlib import Path
 import torch, torch_xla, torch_xla.core.xla_model as xm
 
@@ -15,6 +16,7 @@ def threads():
 torch.set_num_threads(4)
 torch.ones(4).to("xla")
 xm.wait_device_ops()
+time.sleep(1)  # on a GPU, the runtime makes threads late
 before = threads()
 host = torch.frombuffer(bytearray(NUMBER * 4), dtype=torch.int32)
 sent = host.to("xla")
