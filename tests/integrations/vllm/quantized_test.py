@@ -426,7 +426,7 @@ def test_logits(
     print(f"median and largest {found.median()} {found.max()}, of the cache {unrounded.median()}")
     assert found.median() < (LIMIT_ON_GPU if ON_GPU else unrounded.median() / 100)
     unrounded = errors(llm, load(model, torch.float32))
-    assert found.median() < unrounded.median() / 100
+    assert found.median() < unrounded.median() / (2 if ON_GPU else 100)
 
 
 def _check_collectives(program: str, tokens: int) -> None:
