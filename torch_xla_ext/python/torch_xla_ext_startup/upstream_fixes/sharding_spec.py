@@ -10,7 +10,9 @@ import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch_xla
 from torch_xla import runtime
+from torch_xla.core import xla_model
 from torch_xla.distributed.spmd import xla_sharding
 from torch_xla.distributed.spmd.xla_sharding import HybridMesh, ShardingSpec
 
@@ -40,7 +42,7 @@ def device_mesh(original: Callable[..., np.ndarray]) -> Callable[..., np.ndarray
     def create(
         self: HybridMesh, mesh_shape: Sequence[int], devices: np.ndarray | None = None
     ) -> np.ndarray:
-        if runtime.device_type() == "TPU":
+        if xla_model.xla_device_hw(torch_xla.device()) == "TPU":
             return original(self, mesh_shape, devices)
         numbers = np.arange(runtime.global_runtime_device_count()) if devices is None else devices
         if np.prod(mesh_shape) != len(numbers):
