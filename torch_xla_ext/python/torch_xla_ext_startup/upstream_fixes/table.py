@@ -269,6 +269,15 @@ FIXES = (
         replaces={f"{_LOADER}:MpDeviceLoader.__iter__": "loaders:iterate"},
     ),
     _torch_xla(
+        "batches",
+        reason="named tuples become lists, and a dict of shardings an AttributeError",
+        test="tests/users/loaders_test.py",
+        replaces={
+            "torch_xla.core.xla_model:send_cpu_data_to_device": "batches:send",
+            "torch_xla.utils.utils:_for_each_instance_rewrite": "batches:rewrite",
+        },
+    ),
+    _torch_xla(
         "sharding_spec",
         reason="a ShardingSpec with fewer axes than its mesh slices batches in too many dimensions",
         test="tests/users/loaders_test.py",
