@@ -102,6 +102,34 @@ def test_spmd() -> None:
     assert done.stdout.split("\n") == ["[56.0, 14.0, 28.0]", *["True"] * 8, ""], done.stderr
 
 
+UNCONNECTED = """
+import torch, torch_xla, torch.distributed as dist, torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_backend
+parameter = torch.ones(2, device="xla").requires_grad_()
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+parameter.grad = torch.ones(2, device="xla")
+dist.init_process_group("xla", init_method="xla://")
+for call in (
+    lambda: xm.optimizer_step(optimizer),
+    lambda: xm.rendezvous("end"),
+    lambda: dist.all_reduce(parameter.grad),
+    lambda: torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).to("xla")),
+):
+    try:
+        call()
+    except RuntimeError as error:
+        print(str(error).partition(": ")[2])
+"""
+
+
+def test_processes_that_are_not_connected() -> None:
+    """Each process trained its own model."""
+    done = run_script(UNCONNECTED, timeout=120, WORLD_SIZE="2", RANK="0", PJRT_DEVICE="CPU")
+    text = "WORLD_SIZE is 2, but this process is not connected to others; CPU devices of several"
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4 and all(line.startswith(text) for line in lines), done.stderr
+
+
 COLLECTIVES = """
 import torch, torch_xla, torch_xla.core.xla_model as xm, torch_xla.runtime as xr
 from torch_xla._internal import pjrt

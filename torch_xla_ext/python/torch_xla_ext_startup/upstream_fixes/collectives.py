@@ -13,6 +13,7 @@ to zero. Those of parts did nothing, failed to compile, or had no gradients.
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 
 import torch
@@ -41,6 +42,7 @@ def checked(original: Callable[..., object]) -> Callable[..., object]:
     def collective(*args: object, **kwargs: object) -> object:
         # Before a launch, and under SPMD, the size is 1.
         if runtime.world_size() == 1:
+            _check_processes(name)
             call = signature.bind(*args, **kwargs)
             call.apply_defaults()
             return _of_one_process(name, call.arguments)
@@ -54,6 +56,33 @@ def checked(original: Callable[..., object]) -> Callable[..., object]:
         return original(*args, **kwargs)
 
     return collective
+
+
+def reduce_gradients(original: Callable[..., None]) -> Callable[..., None]:
+    """Replace xla_model.reduce_gradients, which does nothing in one process."""
+
+    @functools.wraps(original)
+    def reduced(*args: object, **kwargs: object) -> None:
+        _check_processes("reduce_gradients")
+        original(*args, **kwargs)
+
+    return reduced
+
+
+def _check_processes(name: str) -> None:
+    """Raise an error if torchrun started several processes, but torch_xla knows one."""
+    count = os.environ.get("WORLD_SIZE") or "1"
+    if count == "1" or runtime.is_spmd() or runtime.world_size() > 1:
+        return
+    remedy = 'call torch.distributed.init_process_group("xla", init_method="xla://") first'
+    if runtime.device_type() == "CPU":
+        remedy = (
+            "CPU devices of several processes do not connect: start one process with "
+            f"CPU_NUM_DEVICES={count}, and call torch_xla.runtime.use_spmd()"
+        )
+    raise RuntimeError(
+        f"{name}: WORLD_SIZE is {count}, but this process is not connected to others; {remedy}"
+    )
 
 
 def all_reduce(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

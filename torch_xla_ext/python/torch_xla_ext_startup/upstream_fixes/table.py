@@ -308,11 +308,14 @@ FIXES = (
         "and so do those of parts in regions of manual sharding",
         test="tests/users/collectives_test.py",
         replaces={
-            f"torch_xla.core.xla_model:{name}": "collectives:checked"
-            for name in (
-                *("all_gather", "all_reduce", "all_to_all", "collective_broadcast"),
-                *("collective_permute", "recv", "reduce_scatter", "send"),
-            )
+            "torch_xla.core.xla_model:reduce_gradients": "collectives:reduce_gradients",
+            **{
+                f"torch_xla.core.xla_model:{name}": "collectives:checked"
+                for name in (
+                    *("all_gather", "all_reduce", "all_to_all", "collective_broadcast"),
+                    *("collective_permute", "recv", "reduce_scatter", "send"),
+                )
+            },
         },
         everywhere=True,
     ),
