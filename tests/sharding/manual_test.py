@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch_xla
+import torch_xla.core.functions as xf
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
@@ -62,13 +63,11 @@ def test_a_mark_in_a_region_is_refused() -> None:
     """The process was aborted."""
     mesh = xs.Mesh(np.arange(4), *MESHES["grid"])
     part = xs.enable_manual_sharding(torch.randn(8, 4).to("xla"), ("x", None), mesh=mesh)
-    with pytest.raises(RuntimeError, match=r"shape \[4, 4\] is one device's part"):
-        xs.mark_sharding(part.global_tensor, mesh, (None, "y"))
-    product = part.global_tensor * 2
-    xs.mark_sharding(product, mesh, (None, "y"))
-    whole = xs.disable_manual_sharding(product, ("x", None), (8, 4), mesh=mesh).global_tensor
-    with pytest.raises(RuntimeError, match="inside a region of manual sharding is one device's"):
-        whole.cpu()
+    for tensor in (part.global_tensor, part.global_tensor * 2):
+        xs.mark_sharding(tensor, mesh, (None, "y"))
+        whole = xs.disable_manual_sharding(tensor, ("x", None), (8, 4), mesh=mesh).global_tensor
+        with pytest.raises(RuntimeError, match="inside a region of manual sharding is one device"):
+            whole.cpu()
 
 
 def test_collectives_of_parts() -> None:
@@ -95,3 +94,35 @@ def test_collectives_of_parts() -> None:
     for tensor in (total, x.to("xla")):
         with pytest.raises(RuntimeError, match="all_to_all: under use_spmd"):
             xm.all_to_all(tensor, 0, 1, 4)
+
+
+@pytest.mark.parametrize("reduce", [xm.all_reduce, xf.all_reduce])
+def test_gradients_of_sums(reduce: Callable[..., torch.Tensor]) -> None:
+    """Upstream, all_reduce of a part had no gradient, or that of one device."""
+    mesh = xs.Mesh(np.arange(4), *MESHES["line"])
+    x, weight = torch.randn(4, 8), torch.randn(3, 8)
+    columns, whole = (None, "x"), (None, None)
+
+    operands = [t.to("xla").requires_grad_() for t in (x, weight)]
+    parts = [xs.enable_manual_sharding(t, columns, mesh=mesh).global_tensor for t in operands]
+    total = reduce(xm.REDUCE_SUM, parts[0] @ parts[1].t(), scale=0.5)
+    product = xs.disable_manual_sharding(total, whole, (4, 3), mesh=mesh).global_tensor
+    product.sin().sum().backward()
+
+    wanted = [t.clone().requires_grad_() for t in (x, weight)]
+    expected = wanted[0] @ wanted[1].t() / 2
+    expected.sin().sum().backward()
+    torch.testing.assert_close(product.detach().cpu(), expected.detach())
+    for t, other in zip(operands, wanted, strict=True):
+        torch.testing.assert_close(t.grad.cpu(), other.grad)
+
+
+def test_a_maximum_in_a_region_has_no_gradient() -> None:
+    mesh = xs.Mesh(np.arange(4), *MESHES["line"])
+    x = torch.randn(8, 4).to("xla").requires_grad_()
+    part = xs.enable_manual_sharding(x, ("x", None), mesh=mesh).global_tensor
+    most = xm.all_reduce(xm.REDUCE_MAX, part)
+    whole = xs.disable_manual_sharding(most, (None, None), (2, 4), mesh=mesh).global_tensor
+    torch.testing.assert_close(whole.detach().cpu(), x.detach().cpu().view(4, 2, 4).amax(0))
+    with pytest.raises(RuntimeError, match="only all_reduce with REDUCE_SUM has gradients"):
+        whole.sum().backward()

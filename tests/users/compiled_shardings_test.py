@@ -7,6 +7,7 @@ import os
 
 import pytest
 import torch
+import torch_xla
 import torch_xla.distributed.spmd as xs
 from testing.spmd import sharded
 
@@ -42,3 +43,13 @@ def test_a_graph_break(mesh: xs.Mesh, spec: tuple | None) -> None:
     for _ in range(3):
         torch.testing.assert_close(compiled(on_devices).cpu(), step(on_host))
         torch.testing.assert_close(on_devices.cpu(), on_host)
+
+
+def test_a_pending_mark_keeps_its_value(mesh: xs.Mesh) -> None:
+    """torch.compile drops what is pending after it has traced a function."""
+    values = torch.randn(4, 4)
+    x = values.to("xla")
+    torch_xla.sync()
+    xs.annotate_custom_sharding(x, mesh, ("x", None))
+    torch_xla._XLAC._clear_pending_irs(str(torch_xla.device()))
+    assert torch.equal(x.cpu(), values)

@@ -5,10 +5,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 import torch
 import torch_xla
+import torch_xla.core.xla_model as xm
 from torch.utils.data import DataLoader, Dataset
 from torch_xla.distributed.parallel_loader import MpDeviceLoader, ParallelLoader
 
@@ -131,3 +133,25 @@ print("ok")
         [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False
     )
     assert result.stdout == "ok\n", result.stderr
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: object
+
+
+def test_named_tuples_and_dicts_of_shardings() -> None:
+    """The former became lists; the latter were an AttributeError."""
+    x = torch.arange(4.0)
+    data = [Pair(x, {"number": torch.tensor(3)})] * 4
+    (batch,) = MpDeviceLoader(DataLoader(data, batch_size=4), torch_xla.device())
+    assert batch.left.shape == (4, 4) and batch.right["number"].tolist() == [3] * 4
+    device = torch_xla.device()
+    sent = xm.send_cpu_data_to_device(
+        {"a": x, "b": (x, Pair(x, x))}, device, {"a": None, "b": None}
+    )
+    assert sent["a"].tolist() == sent["b"][1].right.tolist() == x.tolist()
+    with pytest.raises(ValueError, match=r"has the keys \['a'\], so .*; got \['a', 'c'\]"):
+        xm.send_cpu_data_to_device({"a": x, "c": x}, device, {"a": None})
+    with pytest.raises(TypeError, match="input_sharding must be a ShardingSpec"):
+        xm.send_cpu_data_to_device([x, x], device, [None, None])

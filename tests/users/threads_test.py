@@ -147,37 +147,3 @@ thread.join()
 print("done")
 """
     assert run_script(script, timeout=120).stdout.strip() == "done"
-
-
-COLLECTIVES = """
-import torch, torch_xla, torch_xla.core.xla_model as xm, torch_xla.runtime as xr
-from torch_xla._internal import pjrt
-
-CALLS = {
-    "all_reduce": lambda x: xm.all_reduce("sum", x),
-    "all_reduce of a list": lambda x: xm.all_reduce("sum", [x]),
-    "all_gather": lambda x: xm.all_gather(x),
-    "reduce_scatter": lambda x: xm.reduce_scatter("sum", x, 1.0, 0, 2),
-    "all_to_all": lambda x: xm.all_to_all(x, 0, 0, 2),
-    "collective_permute": lambda x: xm.collective_permute(x, [[0, 1], [1, 0]]),
-}
-
-def work():
-    x = torch.arange(2.0, device=torch_xla.device()) + xr.global_ordinal()
-    refused = 0
-    for call in CALLS.values():
-        try:
-            call(x)
-            torch_xla.sync()
-        except RuntimeError as error:
-            refused += "2 CPU devices, and XLA:CPU has no collectives among threads" in str(error)
-    return refused, x.tolist()
-
-found = pjrt._run_thread_per_device(0, 1, work, pjrt.initialize_multiprocess)
-print([found[rank] for rank in sorted(found)])
-"""
-
-
-def test_collectives_of_threads_with_a_cpu_device_each() -> None:
-    done = run_script(COLLECTIVES, timeout=120, CPU_NUM_DEVICES="2")
-    assert done.stdout.strip() == "[(6, [0.0, 1.0]), (6, [1.0, 2.0])]", done.stderr

@@ -10,7 +10,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from torch_xla_ext_startup import upstream_fixes
 
-upstream_fixes.revert("thread_collectives")  # which refuses this program
+upstream_fixes.revert("collectives")  # which refuses this program
 
 def work(_):
     total = xm.all_reduce(xm.REDUCE_SUM, torch.ones(2, device=torch_xla.device()))

@@ -7,6 +7,7 @@
 
 #include "torch_xla_ext/csrc/python/subjects.h"
 #include "torch_xla_ext/csrc/runtime_fixes/buffer_donation.h"
+#include "torch_xla_ext/csrc/runtime_fixes/pending_values.h"
 #include "torch_xla_ext/csrc/runtime_fixes/python_dispatch.h"
 #include "torch_xla_ext/csrc/runtime_fixes/random_seed.h"
 #include "torch_xla_ext/csrc/runtime_fixes/random_state.h"
@@ -39,6 +40,11 @@ void DefineRuntimeFixes(py::module_& module) {
     return !torch_xla::XLAGraphExecutor::Get()
                 ->GetLiveTensors(/*device=*/nullptr)
                 .empty();
+  });
+
+  module.def("_xla_is_in_manual_region", [](const at::Tensor& tensor) {
+    const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
+    return xla_tensor && IsInManualRegion(*xla_tensor);
   });
 
   module.def("_xla_pause_computing_pending_values",

@@ -146,7 +146,7 @@ class PartitionedOperands : public ProgramPass {
   }
 
   // A scatter's operands are its tensors, then the indices, then as many
-  // updates.
+  // updates. XLA divides dimensions of size 1, too: those of slices.
   void PadScatter(ProtobufMessage* scatter) {
     const ProtobufMessage numbers(
         scatter->Bytes(instruction::kScatterDimensionNumbers));

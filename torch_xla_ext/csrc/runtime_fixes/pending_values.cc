@@ -4,8 +4,11 @@
 #include <torch/csrc/lazy/core/tensor.h>
 
 #include <string>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
+#include "torch_xla_ext/csrc/runtime_fixes/sharding_call.h"
 #include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
 
 namespace torch_xla_ext {
@@ -16,10 +19,10 @@ namespace {
 // makes such values.
 torch::lazy::BackendDataPtr DataUnderShardings(torch::lazy::Value value) {
   static const auto sharding = torch::lazy::OpKind::Get("xla::custom_sharding");
-  // Passes its operand through (interpose/node_hash.cc).
-  static const auto hashed = torch::lazy::OpKind::Get("xla::hashed");
+  // interpose/pass_through.h
+  static const auto passed = torch::lazy::OpKind::Get("xla::pass_through");
   const std::string shape = torch_xla::GetXlaShape(value).ToString();
-  while (value.node->op() == sharding || value.node->op() == hashed) {
+  while (value.node->op() == sharding || value.node->op() == passed) {
     const torch::lazy::Output& operand = value.node->operand(0);
     value = torch::lazy::Value(
         torch::lazy::NodePtr(value.node,
@@ -57,6 +60,32 @@ void KeepShardedValues() {
     torch::lazy::BackendDataPtr value = DataUnderShardings(data->ir_value);
     if (value != nullptr) tensor->SetXlaData(std::move(value));
   }
+}
+
+bool IsInManualRegion(const torch_xla::XLATensor& tensor) {
+  static const auto sharding = torch::lazy::OpKind::Get("xla::custom_sharding");
+  std::unordered_set<const torch::lazy::Node*> seen;
+  std::vector<const torch::lazy::Node*> waiting;
+  if (tensor.data()->ir_value) {
+    waiting.push_back(tensor.data()->ir_value.node.get());
+  }
+  while (!waiting.empty()) {
+    const torch::lazy::Node* const node = waiting.back();
+    waiting.pop_back();
+    if (!seen.insert(node).second) continue;
+    if (node->op() == sharding) {
+      const auto marked =
+          static_cast<const torch_xla::XlaNode*>(node)->GetSharding(0);
+      if (marked != nullptr && IsManual(marked->SerializeAsString())) {
+        return true;
+      }
+      continue;  // A mark, or the end of a region: a whole tensor.
+    }
+    for (const torch::lazy::Output& operand : node->operands()) {
+      waiting.push_back(operand.node);
+    }
+  }
+  return false;
 }
 
 }  // namespace torch_xla_ext

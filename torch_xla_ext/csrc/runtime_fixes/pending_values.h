@@ -23,6 +23,10 @@ torch::lazy::BackendDataPtr DataOfPendingClone(
 // them would leave the inputs without values.
 void KeepShardedValues();
 
+// Whether the pending value is one device's part: it was computed in a region
+// of manual sharding.
+bool IsInManualRegion(const torch_xla::XLATensor& tensor);
+
 }  // namespace torch_xla_ext
 
 #endif  // TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PENDING_VALUES_H_

@@ -32,12 +32,6 @@ def mark_sharding(
 
     def mark_once(tensor: torch.Tensor, sharding: object) -> None:
         spec = _XLAC._get_xla_sharding_spec(tensor) if tensor.device.type == "xla" else ""
-        if spec == "{manual}":
-            raise RuntimeError(
-                f"mark_sharding: the tensor of shape {list(tensor.shape)} is one device's part in "
-                "a region of manual sharding: pass it to disable_manual_sharding before it is "
-                "marked"
-            )
         try:
             original(tensor, sharding)
             return

@@ -14,6 +14,8 @@ import torch_xla.debug.profiler as xp
 from torch_xla.distributed import parallel_loader
 from torch_xla.distributed.parallel_loader import MpDeviceLoader, ParallelLoader, PerDeviceLoader
 
+from torch_xla_ext_startup.upstream_fixes.batches import check_shardings
+
 
 def _report(loader: ParallelLoader, error: BaseException) -> None:
     """Make each device's loop raise the exception, after the batches that precede it."""
@@ -48,16 +50,6 @@ def loader_worker(_: Callable[[ParallelLoader], None]) -> Callable[[ParallelLoad
     return _loader_worker
 
 
-def _check_shardings(shardings: object) -> None:
-    """Raise a TypeError unless this is a ShardingSpec or a dict of them."""
-    for spec in shardings.values() if isinstance(shardings, dict) else [shardings]:
-        if spec is not None and not hasattr(spec, "xla_spec"):
-            raise TypeError(
-                "input_sharding must be a ShardingSpec for all tensors of a batch or, if a batch "
-                f"is a dict, a dict with a ShardingSpec for each key; got {type(spec).__name__}"
-            )
-
-
 def worker(_: Callable[..., None]) -> Callable[..., None]:
     """Replace ParallelLoader._worker, the thread that copies batches to a device."""
 
@@ -68,7 +60,7 @@ def worker(_: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         device = torch.device(dqueue.device)
         try:
-            _check_shardings(self._input_sharding)
+            check_shardings(self._input_sharding)
             while True:
                 with xp.Trace("get_batch_from_cpu_queue"):
                     batches = self._get_batch(dqueue)

@@ -11,7 +11,6 @@ and collectives of xla_model do nothing in a region or fail to compile.
 
 import functools
 import math
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -30,35 +29,12 @@ from torch_xla_ext_startup.upstream_fixes.uneven_shardings import (
     uneven_dimensions,
 )
 
-_has_regions = False
-
-
-def is_in_region(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor is one device's part: it was computed in a manual region."""
-    if not _has_regions or tensor.device.type != "xla":
-        return False
-    _, _, entry = torch_xla._XLAC._get_xla_tensors_hlo([tensor]).partition("\nENTRY ")
-    lines = re.findall(r"^ +(?:ROOT )?(%\S+) = (.*)$", entry, re.MULTILINE)
-    texts = dict(lines)
-    seen, waiting = set(), [name for name, _ in lines[-1:]]
-    while waiting:
-        name = waiting.pop()
-        text = texts.get(name)
-        if name in seen or text is None or '"SPMDShardToFullShape"' in text:
-            continue
-        if '"SPMDFullToShardShape"' in text:
-            return True
-        seen.add(name)
-        waiting += re.findall(r"%[\w.-]+", text)
-    return False
-
 
 def enable(original: Callable[..., XLAShardedTensor]) -> Callable[..., XLAShardedTensor]:
     """Replace enable_manual_sharding."""
 
     @functools.wraps(original)
     def enabled(t: Tensor, partition_spec: Spec, *, mesh: Mesh | None = None) -> XLAShardedTensor:
-        global _has_regions
         tensor = xla_sharding.unwrap_sharded_tensor(t)
         used = xla_sharding.get_global_mesh() if mesh is None else mesh
         # The program relies on the size of a device's part.
@@ -68,7 +44,6 @@ def enable(original: Callable[..., XLAShardedTensor]) -> Callable[..., XLASharde
                 f"{count} devices; pad it to {-(-size // count) * count}, or divide another "
                 "dimension"
             )
-        _has_regions = True
         if not (torch.is_grad_enabled() and tensor.requires_grad):
             return original(t, partition_spec, mesh=mesh)
         return xla_sharding.wrap_as_sharded_tensor(
