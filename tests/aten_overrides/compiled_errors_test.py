@@ -61,6 +61,21 @@ def test_gradient_of_a_checked_function() -> None:
         run(torch.zeros(2, 2, device="xla"))
 
 
+def test_nothing_is_written_before_an_error() -> None:
+    def count(x: torch.Tensor, calls: torch.Tensor) -> torch.Tensor:
+        inverse = torch.linalg.inv(x)
+        calls += 1
+        return inverse
+
+    run, calls = run_by("openxla", count), torch.zeros((), device="xla")
+    x = torch.eye(2, device="xla")
+    for _ in range(2):
+        run(x, calls)
+        with pytest.raises(RuntimeError, match="singular"):
+            run(0 * x, calls)
+    assert calls.item() == 2
+
+
 REFUSED: dict[str, Function] = {
     "addmv": lambda x: torch.addmv(x[0].byte(), x.byte(), x[0].byte(), beta=300),
     "attention": lambda x: functional.scaled_dot_product_attention(*[x[None]] * 3, dropout_p=1.5),
