@@ -56,6 +56,7 @@ WRONG: dict[str, tuple[Callable[[], object], str, int, int, int]] = {
         0,
         4,
     ),
+    "one_hot": (lambda: functional.one_hot(_at(0, 3), 3), "one_hot", 3, 1, 3),
     "take": (lambda: _x().take(_at(12)), "take", 12, 0, 12),
     "cross_entropy": (
         lambda: functional.cross_entropy(_x(), _at(0, 4, -100)),
@@ -88,6 +89,9 @@ def test_indices_in_range_are_as_without() -> None:
         y = x[_at(-1, 0)] * 2 + x.gather(0, _at(2, 1).view(2, 1))
         table = functional.embedding(_at(0, 2), x)
         loss = functional.cross_entropy(y + table, _at(3, -100))
+        loss = (
+            loss + (functional.one_hot(_at(0, 3), 4) * y).sum() + functional.one_hot(_at(1)).sum()
+        )
         loss.backward()
         z = _x()
         z[_at(-3, 1), _at(0, 3)] = 5.0

@@ -352,6 +352,14 @@ inline void CheckConvolution(const at::Tensor& input, const at::Tensor& weight,
                              c10::SymIntArrayRef dilation, bool transposed,
                              c10::SymIntArrayRef output_padding) {
   CheckSameType("convolution", input, weight);
+  bool is_slow = transposed;
+  for (const c10::SymInt& step : dilation) is_slow |= step > 1;
+  const at::ScalarType type = input.scalar_type();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !is_slow || type == at::kLong || !at::isIntegralType(type, true),
+      "convolution: not implemented for '", type,
+      "' if it is transposed or dilated: convert the tensors to int64 or to a "
+      "floating-point dtype");
   for (int64_t i = 2; i < weight.dim(); ++i) {
     TORCH_CHECK(weight.size(i) > 0,
                 "kernel size should be greater than zero, but got a weight of ",

@@ -135,13 +135,15 @@ def _by_stage(
 ) -> dict[int, list[torch.fx.Node]]:
     """Return the nodes of each stage, in order: even ones on the host, odd ones on the device.
 
-    A write is never in an earlier stage than preceding reads of the tensor or its views.
+    A write is never in an earlier stage than preceding reads of the tensor or its views, nor than
+    preceding checks, which are nodes without a result: after an error, nothing was written.
     """
     stage_of: dict[torch.fx.Node, int] = {}
     bases: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # which a node may share memory with
     last_read: dict[torch.fx.Node, int] = collections.defaultdict(int)
     last_write: dict[torch.fx.Node, int] = collections.defaultdict(int)
     stages: dict[int, list[torch.fx.Node]] = collections.defaultdict(list)
+    last_check = 0
     for node in graph.graph.nodes:
         if not node.op.startswith("call_"):
             bases[node] = {node}
@@ -155,10 +157,13 @@ def _by_stage(
         else:
             earliest = [stage_of.get(each, 0) for each in inputs]
             earliest += [last_write[base] for base in read] + [last_read[base] for base in written]
+            earliest += [last_check] if written else []
             stage = max(earliest, default=0)
             stage += (stage % 2 == 0) != (node in on_host)
         stage_of[node] = stage
         stages[stage].append(node)
+        if node in on_host and not node.users and not written:
+            last_check = max(stage, last_check)
         for base in read:
             last_read[base] = max(stage, last_read[base])
         for base in written:

@@ -68,6 +68,12 @@ def _classes(arguments: _Arguments) -> Iterator[_Use]:
         yield _Use(target, dim, scores.shape[dim], ignored=ignored)
 
 
+def _one_hot(arguments: _Arguments) -> Iterator[_Use]:
+    x, size = arguments.get(0, "input", "self"), arguments.get(1, "num_classes", otherwise=-1)
+    if size != -1:  # which stands for one more than the largest class
+        yield _Use(x, x.ndim, size)
+
+
 def _subscript(arguments: _Arguments) -> Iterator[_Use]:
     """Yield the indices in the brackets of `x[...]`, or in index_put's list."""
     tensor, subscript = arguments.get(0, "self", "input"), arguments.get(1, "indices")
@@ -131,6 +137,7 @@ def _functions() -> Iterator[tuple[Callable, Callable[[_Arguments], Iterator[_Us
     yield torch.embedding_bag, _rows(0, ("weight",), 1, ("indices",))
     yield functional.cross_entropy, _classes
     yield functional.nll_loss, _classes
+    yield functional.one_hot, _one_hot
 
 
 _USES = dict(_functions())
@@ -142,8 +149,8 @@ class check_indices(TorchFunctionMode):  # noqa: N801 - a context manager, as to
     XLA clamps an out-of-range index of a read, and drops such a write. In this context, the indices
     are copied to the host before each `gather`, `x[i]`, `index_select`, `embedding`,
     `embedding_bag`, `scatter`, `masked_scatter`, `take` and so on that Python calls, and before
-    `cross_entropy` and `nll_loss`. Each copy runs the pending operations and waits, so programs are
-    slow. Functions that `torch.compile` has compiled are not checked.
+    `cross_entropy`, `nll_loss` and `one_hot`. Each copy runs the pending operations and waits, so
+    programs are slow. Functions that `torch.compile` has compiled are not checked.
 
         with torch_xla_ext.debug.check_indices():
             loss = model(tokens)

@@ -12,8 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from unittest import mock
 
 import torch
+from torch import _prims_common
+from torch._C import DispatchKey
 from torch._decomp import decomposition_table
+from torch._decomp.decompositions import upsample_compute_output_size
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _disable_current_modes
 
 # Operators whose decompositions, in torch._decomp.decompositions and not torch._refs, consist of
 # differentiable operators. tests/aten_overrides/decompositions_test.py compares each with the CPU.
@@ -36,6 +40,7 @@ _OPERATORS = (
     "replication_pad2d",
     "replication_pad3d",
     "upsample_bicubic2d",
+    "upsample_linear1d",
     "upsample_nearest1d",
     "upsample_nearest3d",
 )
@@ -54,12 +59,15 @@ _OTHER_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
     "_adaptive_avg_pool2d": (),
     "col2im": (torch.bool, *_COMPLEX),
     "grid_sampler_2d": (),
+    "hardshrink": (),
     "im2col": (torch.bool, *_COMPLEX),
     "multi_margin_loss": (),
     "nansum": (*_INTEGERS, torch.bool),
     "replication_pad1d": _INTEGERS + _COMPLEX,
     "replication_pad2d": _INTEGERS + _COMPLEX,
     "replication_pad3d": _INTEGERS + _COMPLEX,
+    "softshrink": (),
+    "upsample_linear1d": (),
     "upsample_trilinear3d": (),
 }
 
@@ -74,6 +82,52 @@ def register() -> None:
         _LIBRARY.impl(operator, kernel, "AutogradXLA")
     _LIBRARY.impl("multilabel_margin_loss_forward", _multilabel_margin_loss, "AutogradXLA")
     _LIBRARY.impl("_fft_r2c", _fft_r2c, "AutogradXLA")
+    _check_traced_calls()
+
+
+def _check_traced_calls() -> None:
+    """Check calls that torch.compile traces by PyTorch's functions in Python, which check less.
+
+    They take the place of the operators' kernels, which refuse such calls.
+    """
+    aten = torch.ops.aten
+    for operator in (aten.logit_.default, aten.masked_scatter_.default):
+        operator.py_kernels[DispatchKey.Meta] = DispatchKey.Meta  # csrc/.../in_place_checks.h
+    packets = [getattr(aten, name) for name in _OPERATORS + _FOR_GRADIENTS]
+    traced = [packet.vec for packet in packets if "vec" in packet.overloads()]
+    traced += [aten.dropout.default, aten.hardshrink.default, aten.softshrink.default]
+    traced += [aten.addcdiv_.default, aten.addcmul_.default]
+    for packet in (aten.add_, aten.div_, aten.mul_, aten.sub_):
+        traced += [packet.Scalar, packet.Tensor]
+    for operator in traced:
+        for key, function in operator.py_kernels.items():
+            operator.py_kernels[key] = functools.partial(_checked, operator, function)
+
+
+def _checked(
+    operator: torch._ops.OpOverload,
+    function: Callable[..., object],
+    x: torch.Tensor,
+    *args: object,
+    **options: object,
+) -> object:
+    name = operator.overloadpacket.__name__
+    if name == "dropout" and not 0 <= args[0] <= 1:
+        raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {args[0]}")
+    if name.endswith("_"):
+        kinds = _prims_common.ELEMENTWISE_TYPE_PROMOTION_KIND
+        kind = kinds.INT_TO_FLOAT if "div" in name else kinds.DEFAULT
+        _, dtype = _prims_common.elementwise_dtypes(x, *args, type_promotion_kind=kind)
+        if not torch.can_cast(dtype, x.dtype):
+            raise RuntimeError(
+                f"{name}: result type {dtype} can't be cast to the desired output type {x.dtype}"
+            )
+    if x.device.type == "xla":
+        _check_dtypes(operator, (x, *args), options)
+        if "upsample" in name:
+            size = upsample_compute_output_size(x.shape, args[0], args[-1])
+            _check_sizes(operator, (x, size))
+    return function(x, *args, **options)
 
 
 def _fft_r2c(x: torch.Tensor, dims: list[int], normalization: int, onesided: bool) -> torch.Tensor:
@@ -175,6 +229,9 @@ def _decomposed(
         if is_pool_to_nothing or (only_for_gradients and not _needs_gradients(*args)):
             with torch._C._AutoDispatchBelowAutograd():
                 return operator(*args, **options)
+        if operator is torch.ops.aten.renorm.default and args[0].itemsize == 2:
+            # In 16 bits, the decomposition has a conversion that is not differentiable.
+            return decomposition(args[0].float(), *args[1:], **options).to(args[0].dtype)
         result = decomposition(*args, **options)
         if operator is torch.ops.aten.grid_sampler_2d.default and args[2] == _NEAREST:
             # The decomposition rounds the grid and gives it no gradient; PyTorch's gradient is 0.
@@ -196,7 +253,8 @@ def _check_dtypes(
         raise RuntimeError(f"{name}: expected operands of one dtype, but got {dtypes}")
     if name == "addmv" and not (dtypes[0].is_floating_point or dtypes[0].is_complex):
         for factor in options.values():
-            torch.full((), factor, dtype=dtypes[0])  # raises if the dtype does not have it
+            with _disable_current_modes():  # those of a trace, which compute no numbers
+                torch.full((), factor, dtype=dtypes[0])  # raises if the dtype does not have it
     if name == "nansum" and dtypes[0].is_floating_point:
         dtype = options.get("dtype")
         if isinstance(dtype, torch.dtype) and not dtype.is_floating_point:

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 # docs/debugging.md documents this name, so programs may have configured the logger.
 _log = logging.getLogger("torch_xla_ext.openxla")
 
+# Operators that only raise errors, which a trace would leave out, because nothing uses a result.
+_CHECKS = frozenset(
+    {torch.ops.aten._assert_async.default, torch.ops.aten._linalg_check_errors.default}
+)
+
 
 def function_of_bridge(original: Callable[..., object]) -> Callable[..., object]:
     """Replace a function of torch_xla._dynamo.dynamo_bridge."""
@@ -134,6 +139,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
         if not are_supported(arguments):
             return upstream_parts(graph, arguments, *others)
         on_host = _nodes_without_kernel(graph, arguments, module.UnsupportedNodesCollector)
+        on_host |= {node for node in graph.graph.nodes if node.target in _CHECKS}
         if not on_host:
             return extract_internal(graph)
         return split(graph, on_host, lambda part: part, extract_internal)
@@ -250,6 +256,11 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
             inductor_config.patch(enable_auto_functionalized_v2=False),
             temporarily_replaced(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
             temporarily_replaced(partitioners, "has_recomputable_rng_ops", _save_random_numbers),
+            temporarily_replaced(
+                torch.fx.node,
+                "_side_effectful_functions",
+                torch.fx.node._side_effectful_functions | _CHECKS,
+            ),
         ):
             try:
                 return upstream(graph, inputs, **options)
