@@ -40,7 +40,6 @@ _OPERATORS = (
     "replication_pad2d",
     "replication_pad3d",
     "upsample_bicubic2d",
-    "upsample_linear1d",
     "upsample_nearest1d",
     "upsample_nearest3d",
 )
@@ -95,7 +94,8 @@ def _check_traced_calls() -> None:
         operator.py_kernels[DispatchKey.Meta] = DispatchKey.Meta  # csrc/.../in_place_checks.h
     packets = [getattr(aten, name) for name in _OPERATORS + _FOR_GRADIENTS]
     traced = [packet.vec for packet in packets if "vec" in packet.overloads()]
-    traced += [aten.dropout.default, aten.hardshrink.default, aten.softshrink.default]
+    traced += [aten.upsample_linear1d.vec, aten.dropout.default]
+    traced += [aten.hardshrink.default, aten.softshrink.default]
     traced += [aten.addcdiv_.default, aten.addcmul_.default]
     for packet in (aten.add_, aten.div_, aten.mul_, aten.sub_):
         traced += [packet.Scalar, packet.Tensor]
