@@ -400,8 +400,8 @@ def _xla_compute_pending_values(tensor: torch.Tensor, /) -> None:
 def _xla_has_live_tensors() -> bool:
     """Return whether any XLA tensor exists."""
 
-def _xla_is_in_manual_region(tensor: torch.Tensor, /) -> bool:
-    """Return whether a pending value is one device's part in a region of manual sharding."""
+def _xla_are_in_manual_region(tensors: list[torch.Tensor], /) -> bool:
+    """Return whether any pending value is one device's part in a region of manual sharding."""
 
 def _xla_pause_computing_pending_values(begins: bool, /) -> None:
     """Disable _xla_compute_pending_values while a step is traced."""

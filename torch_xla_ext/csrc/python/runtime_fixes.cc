@@ -42,10 +42,10 @@ void DefineRuntimeFixes(py::module_& module) {
                 .empty();
   });
 
-  module.def("_xla_is_in_manual_region", [](const at::Tensor& tensor) {
-    const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
-    return xla_tensor && IsInManualRegion(*xla_tensor);
-  });
+  module.def("_xla_are_in_manual_region",
+             [](const std::vector<at::Tensor>& tensors) {
+               return AreInManualRegion(tensors);
+             });
 
   module.def("_xla_pause_computing_pending_values",
              &PauseComputingPendingValues);

@@ -62,12 +62,15 @@ void KeepShardedValues() {
   }
 }
 
-bool IsInManualRegion(const torch_xla::XLATensor& tensor) {
+bool AreInManualRegion(at::TensorList tensors) {
   static const auto sharding = torch::lazy::OpKind::Get("xla::custom_sharding");
   std::unordered_set<const torch::lazy::Node*> seen;
   std::vector<const torch::lazy::Node*> waiting;
-  if (tensor.data()->ir_value) {
-    waiting.push_back(tensor.data()->ir_value.node.get());
+  for (const at::Tensor& tensor : tensors) {
+    const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
+    if (xla_tensor && xla_tensor->data()->ir_value) {
+      waiting.push_back(xla_tensor->data()->ir_value.node.get());
+    }
   }
   while (!waiting.empty()) {
     const torch::lazy::Node* const node = waiting.back();

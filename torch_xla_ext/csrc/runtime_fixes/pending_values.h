@@ -2,6 +2,7 @@
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PENDING_VALUES_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PENDING_VALUES_H_
 
+#include <ATen/core/Tensor.h>
 #include <torch/csrc/lazy/backend/backend_data.h>
 
 #include "torch_xla_ext/csrc/upstream.h"
@@ -23,9 +24,9 @@ torch::lazy::BackendDataPtr DataOfPendingClone(
 // them would leave the inputs without values.
 void KeepShardedValues();
 
-// Whether the pending value is one device's part: it was computed in a region
-// of manual sharding.
-bool IsInManualRegion(const torch_xla::XLATensor& tensor);
+// Whether the pending value of any of the tensors is one device's part: it was
+// computed in a region of manual sharding.
+bool AreInManualRegion(at::TensorList tensors);
 
 }  // namespace torch_xla_ext
 

@@ -95,16 +95,11 @@ def all_reduce(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
         scale: float = 1.0,
         groups: list[list[int]] | None = None,
     ) -> torch.Tensor:
-        if _is_part(value):
+        if torch_xla._XLAC._xla_are_in_manual_region([value]):
             return xla_model.all_reduce(reduce_type, value, scale, groups)
         return original(reduce_type, value, scale, groups)
 
     return reduced
-
-
-def _is_part(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor is one device's part: it was computed in a manual region."""
-    return tensor.device.type == "xla" and torch_xla._XLAC._xla_is_in_manual_region(tensor)
 
 
 def _of_one_process(name: str, given: dict[str, object]) -> object:
@@ -113,7 +108,7 @@ def _of_one_process(name: str, given: dict[str, object]) -> object:
     is_one = isinstance(value, torch.Tensor)
     is_divided = runtime.is_spmd() and runtime.global_runtime_device_count() > 1
     tensors = [unwrap_sharded_tensor(t) for t in ([value] if is_one else value)]
-    are_parts = is_divided and any(map(_is_part, tensors))
+    are_parts = is_divided and torch_xla._XLAC._xla_are_in_manual_region(tensors)
     if are_parts and name == "all_reduce" and not is_one:
         for tensor in tensors:
             tensor.copy_(_of_part(name, tensor, given))

@@ -5,8 +5,7 @@ Along an axis of the mesh that does not divide the tensor, each device has a cop
 is one of the copies, so each copy's gradient is an equal share. The gradient of a region's input is
 the sum of its copies' gradients.
 
-Upstream, a mark in a region, or a whole shape that the parts do not make up, aborts the process,
-and collectives of xla_model do nothing in a region or fail to compile.
+Upstream, a mark in a region, or a whole shape that the parts do not make up, aborts the process.
 """
 
 import functools
