@@ -1,7 +1,7 @@
 """One of several processes with the same engine: `launched.py MODEL HOW`.
 
 HOW: `right`, or `settings` or `prompts`, which then differ in rank 1. On CPUs each process computes
-everything with its own devices; on GPUs all processes compute together.
+everything with its own devices; on GPUs all processes compute together, with a GPU each.
 """
 
 import json
@@ -15,9 +15,10 @@ from vllm.sampling_params import GuidedDecodingParams
 
 def run(model: str, how: str) -> None:
     is_other = os.environ["RANK"] == "1"
+    on_gpus = os.environ.get("PJRT_DEVICE") == "CUDA"
     llm = LLM(
         model,
-        tensor_parallel_size=families.DEVICES,
+        tensor_parallel_size=int(os.environ["WORLD_SIZE"]) if on_gpus else families.DEVICES,
         distributed_executor_backend="external_launcher",
         max_model_len=128,
         max_num_seqs=16 if is_other and how == "settings" else 8,
