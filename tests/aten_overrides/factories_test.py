@@ -2,11 +2,10 @@
 
 import io
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
+from testing.scripts import run_script
 
 FACTORIES = {
     "empty_like": lambda x, device: torch.empty_like(x, device=device).fill_(2),
@@ -54,7 +53,7 @@ def test_a_meta_tensor() -> None:
 def test_shared_memory() -> None:
     """The test runs in a separate process, because upstream torch_xla crashes it."""
     program = "import torch, torch_xla; torch.zeros_like(torch.ones(4, device='xla'), device='cpu')"
-    subprocess.run([sys.executable, "-P", "-c", f"{program}.share_memory_()"], check=True)
+    assert run_script(f"{program}.share_memory_()").returncode == 0
 
 
 @pytest.mark.parametrize("source, target", [("xla", "cpu"), ("cpu", "xla"), ("xla", "xla")])

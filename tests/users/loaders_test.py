@@ -1,7 +1,5 @@
 """torch_xla's loaders raise what their threads raise, and shard batches of all ranks."""
 
-import subprocess
-import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -11,6 +9,7 @@ import pytest
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
+from testing.scripts import run_script
 from torch.utils.data import DataLoader, Dataset
 from torch_xla.distributed.parallel_loader import MpDeviceLoader, ParallelLoader
 
@@ -129,9 +128,7 @@ for shape in [(4,), (4, 1), (1, 4), (2, 2), (2, 1, 2), (1, 2, 2)]:
                 assert describe(own[0]) == describe(marked), (shape, spec, describe(own[0]))
 print("ok")
 """
-    result = subprocess.run(
-        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False
-    )
+    result = run_script(program)
     assert result.stdout == "ok\n", result.stderr
 
 

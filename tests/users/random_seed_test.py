@@ -1,14 +1,13 @@
 """torch.manual_seed sets the seeds of all devices, XLA's among them."""
 
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
+from testing.scripts import run_script
 from torch.utils.data import DataLoader
 
 import torch_xla_ext
@@ -26,10 +25,8 @@ def seeded(seed: int) -> list[float]:
 
 
 def in_a_process(program: str) -> str:
-    program = "import os, torch, torch_xla, torch_xla.runtime as xr\n" + program
-    result = subprocess.run(
-        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True
-    )
+    result = run_script("import os, torch, torch_xla, torch_xla.runtime as xr\n" + program)
+    assert result.returncode == 0, result.stderr
     return result.stdout
 
 
