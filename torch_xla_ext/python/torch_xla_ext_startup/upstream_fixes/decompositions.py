@@ -92,42 +92,72 @@ def _check_traced_calls() -> None:
     aten = torch.ops.aten
     for operator in (aten.logit_.default, aten.masked_scatter_.default):
         operator.py_kernels[DispatchKey.Meta] = DispatchKey.Meta  # csrc/.../in_place_checks.h
-    packets = [getattr(aten, name) for name in _OPERATORS + _FOR_GRADIENTS]
-    traced = [packet.vec for packet in packets if "vec" in packet.overloads()]
-    traced += [aten.upsample_linear1d.vec, aten.dropout.default]
-    traced += [aten.hardshrink.default, aten.softshrink.default]
-    traced += [aten.addcdiv_.default, aten.addcmul_.default]
+    in_place = [aten.addcdiv_.default, aten.addcmul_.default]
     for packet in (aten.add_, aten.div_, aten.mul_, aten.sub_):
-        traced += [packet.Scalar, packet.Tensor]
-    for operator in traced:
+        in_place += [packet.Scalar, packet.Tensor]
+    packets = [getattr(aten, name) for name in _OPERATORS + _FOR_GRADIENTS]
+    interpolations = [packet.vec for packet in packets if "vec" in packet.overloads()]
+    interpolations.append(aten.upsample_linear1d.vec)
+    checks = {
+        aten.dropout.default: _check_probability,
+        aten.hardshrink.default: _check_traced_dtypes,
+        aten.softshrink.default: _check_traced_dtypes,
+        **dict.fromkeys(in_place, _check_result_dtype),
+        **dict.fromkeys(interpolations, _check_interpolation),
+    }
+    for operator, check in checks.items():
         for key, function in operator.py_kernels.items():
-            operator.py_kernels[key] = functools.partial(_checked, operator, function)
+            operator.py_kernels[key] = functools.partial(_checked, check, operator, function)
 
 
 def _checked(
+    check: Callable[..., None],
     operator: torch._ops.OpOverload,
     function: Callable[..., object],
-    x: torch.Tensor,
     *args: object,
     **options: object,
 ) -> object:
-    name = operator.overloadpacket.__name__
-    if name == "dropout" and not 0 <= args[0] <= 1:
-        raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {args[0]}")
-    if name.endswith("_"):
-        kinds = _prims_common.ELEMENTWISE_TYPE_PROMOTION_KIND
-        kind = kinds.INT_TO_FLOAT if "div" in name else kinds.DEFAULT
-        _, dtype = _prims_common.elementwise_dtypes(x, *args, type_promotion_kind=kind)
-        if not torch.can_cast(dtype, x.dtype):
-            raise RuntimeError(
-                f"{name}: result type {dtype} can't be cast to the desired output type {x.dtype}"
-            )
-    if x.device.type == "xla":
-        _check_dtypes(operator, (x, *args), options)
-        if "upsample" in name:
-            size = upsample_compute_output_size(x.shape, args[0], args[-1])
-            _check_sizes(operator, (x, size))
-    return function(x, *args, **options)
+    check(operator, args, options)
+    return function(*args, **options)
+
+
+def _check_probability(
+    operator: torch._ops.OpOverload, args: Sequence[object], options: object
+) -> None:
+    name, probability = operator.overloadpacket.__name__, args[1]
+    if not 0 <= probability <= 1:
+        raise RuntimeError(f"{name} probability has to be between 0 and 1, but got {probability}")
+
+
+def _check_result_dtype(
+    operator: torch._ops.OpOverload, args: Sequence[object], options: object
+) -> None:
+    """Refuse an in-place operator whose result the operand's dtype cannot hold."""
+    aten, kinds = torch.ops.aten, _prims_common.ELEMENTWISE_TYPE_PROMOTION_KIND
+    divides = operator.overloadpacket in (aten.addcdiv_, aten.div_)
+    kind = kinds.INT_TO_FLOAT if divides else kinds.DEFAULT
+    _, dtype = _prims_common.elementwise_dtypes(*args, type_promotion_kind=kind)
+    if not torch.can_cast(dtype, args[0].dtype):
+        raise RuntimeError(
+            f"{operator.overloadpacket.__name__}: result type {dtype} can't be cast to the desired "
+            f"output type {args[0].dtype}"
+        )
+
+
+def _check_traced_dtypes(
+    operator: torch._ops.OpOverload, args: Sequence[object], options: Mapping[str, object]
+) -> None:
+    if args[0].device.type == "xla":
+        _check_dtypes(operator, args, options)
+
+
+def _check_interpolation(
+    operator: torch._ops.OpOverload, args: Sequence[object], options: Mapping[str, object]
+) -> None:
+    if args[0].device.type == "xla":
+        _check_dtypes(operator, args, options)
+        size = upsample_compute_output_size(args[0].shape, args[1], args[-1])
+        _check_sizes(operator, (args[0], size))
 
 
 def _fft_r2c(x: torch.Tensor, dims: list[int], normalization: int, onesided: bool) -> torch.Tensor:
