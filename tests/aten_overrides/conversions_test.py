@@ -68,3 +68,17 @@ def test_roots(dtype: torch.dtype, exponent: float) -> None:
     found, expected = (x.to("xla") ** exponent).cpu(), x**exponent
     torch.testing.assert_close(found, expected, equal_nan=True)
     assert torch.equal(found.signbit()[~found.isnan()], expected.signbit()[~found.isnan()])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("source", [torch.float32, torch.float64])
+def test_small_numbers_become_float16(source: torch.dtype, way: str) -> None:
+    """XLA's reduce-precision, which rounds scalars, returns 0 for numbers below 2**-14."""
+    numbers = [3.6e-5, -1e-5, 6.1e-5, 4.5e-8, 2**-25, -2.9e-8, 0.0, -0.0, 0.7, 1e6, -float("inf")]
+
+    def step(*scalars: torch.Tensor) -> list[torch.Tensor]:
+        ones = torch.ones(3, dtype=torch.float16, device=scalars[0].device)
+        products = [ones * x.half() for x in scalars]
+        return products + [1 / x for x in products]  # also signs of zeros
+
+    check(step, *torch.tensor(numbers, dtype=source), way=way)

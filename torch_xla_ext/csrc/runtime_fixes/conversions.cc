@@ -41,37 +41,6 @@ bool RoundsNumber(const ProtobufMessage& one, uint64_t from) {
          (to == hlo::kF16 || to == hlo::kBf16);
 }
 
-// Returns a new operation on the operand of `one`, a convert, and makes its
-// result the operand of `one`.
-ProtobufMessage First(ProtobufMessage& one, std::string_view opcode,
-                      uint64_t type, uint64_t id) {
-  ProtobufMessage first = one;
-  ProtobufMessage shape(one.Bytes(instruction::kShape));
-  shape.SetNumber(hlo::shape::kElementType, type);
-  first.SetBytes(instruction::kName, "conversion." + std::to_string(id));
-  first.SetBytes(instruction::kOpcode, opcode);
-  first.SetBytes(instruction::kShape, shape.Serialize());
-  first.SetNumber(instruction::kId, id);
-  one.SetNumbers(instruction::kOperandIds, {id});
-  return first;
-}
-
-// The operation that must come before a convert, if any. `is_of_numbers` is
-// true in a computation on scalars, such as a reduction's.
-std::optional<ProtobufMessage> Before(ProtobufMessage& one, uint64_t from,
-                                      uint64_t id, bool is_of_numbers) {
-  if (!is_of_numbers && RoundsNumber(one, from)) {
-    const bool is_half = ElementType(one) == hlo::kF16;
-    ProtobufMessage first = First(one, "reduce-precision", from, id);
-    first.SetNumber(instruction::kExponentBits, is_half ? 5 : 8);
-    first.SetNumber(instruction::kMantissaBits, is_half ? 10 : 7);
-    return first;
-  }
-  const auto type = Between(from, ElementType(one));
-  if (!type) return std::nullopt;
-  return First(one, "convert", *type, id);
-}
-
 class Conversions : public ProgramPass {
  public:
   explicit Conversions(const std::string& serialized)
@@ -89,12 +58,46 @@ class Conversions : public ProgramPass {
 
   void Change(ProtobufMessage* one) override {
     if (one->Bytes(instruction::kOpcode) != "convert") return;
+    const uint64_t operand = one->Numbers(instruction::kOperandIds)[0];
     const uint64_t from =
-        ProtobufMessage(shapes_.at(one->Numbers(instruction::kOperandIds)[0]))
-            .Number(hlo::shape::kElementType);
-    if (const auto first = Before(*one, from, last_id_ + 1, is_of_numbers_)) {
-      AddSerialized(first->Serialize());
+        ProtobufMessage(shapes_.at(operand)).Number(hlo::shape::kElementType);
+    const uint64_t to = ElementType(*one);
+    ProtobufMessage fields;
+    for (const uint32_t field :
+         {instruction::kMetadata, instruction::kSharding}) {
+      if (one->Has(field)) fields.SetBytes(field, one->Bytes(field));
     }
+    if (!is_of_numbers_ && RoundsNumber(*one, from)) {
+      one->SetNumbers(instruction::kOperandIds,
+                      {Rounded(operand, from, to == hlo::kF16, fields)});
+    } else if (const auto type = Between(from, to)) {
+      ProtobufMessage shape(one->Bytes(instruction::kShape));
+      shape.SetNumber(hlo::shape::kElementType, *type);
+      one->SetNumbers(instruction::kOperandIds,
+                      {Add("convert", shape.Serialize(), {operand}, fields)});
+    }
+  }
+
+  // Returns a scalar of the type `from`, rounded to float16 or bfloat16.
+  uint64_t Rounded(uint64_t x, uint64_t from, bool is_half,
+                   const ProtobufMessage& fields) {
+    const std::string type = shapes_.at(x);
+    ProtobufMessage bits = fields;
+    bits.SetNumber(instruction::kExponentBits, is_half ? 5 : 8);
+    bits.SetNumber(instruction::kMantissaBits, is_half ? 10 : 7);
+    const uint64_t rounded = Add("reduce-precision", type, {x}, bits);
+    if (!is_half) return rounded;
+    // It is 0 for float16's subnormal numbers, which are multiples of 2^-24.
+    const uint64_t scale = AddNumber(1 << 24, from, fields);
+    const uint64_t scaled = Add("multiply", type, {x, scale}, fields);
+    const uint64_t whole = Add("round-nearest-even", type, {scaled}, fields);
+    const uint64_t multiple = Add("divide", type, {whole, scale}, fields);
+    ProtobufMessage pred(type), equal = fields;
+    pred.SetNumber(hlo::shape::kElementType, hlo::kPred);
+    equal.SetBytes(instruction::kComparisonDirection, "EQ");
+    const uint64_t is_zero = Add("compare", pred.Serialize(),
+                                 {rounded, AddNumber(0, from, fields)}, equal);
+    return Add("select", type, {is_zero, multiple, rounded}, fields);
   }
 
   bool is_of_numbers_ = false;

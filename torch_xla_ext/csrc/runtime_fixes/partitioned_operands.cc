@@ -214,18 +214,9 @@ class PartitionedOperands : public ProgramPass {
 
   uint64_t Padded(uint64_t operand, const std::vector<uint64_t>& more,
                   int64_t value) {
-    ProtobufMessage type;
-    type.SetNumber(shape::kElementType, hlo::kS64);
-    type.SetBytes(shape::kLayout, "");
-    ProtobufMessage literal, constant;
-    literal.SetBytes(literal::kShape, type.Serialize());
-    literal.SetNumbers(literal::kS64s, {static_cast<uint64_t>(value)});
-    constant.SetBytes(instruction::kLiteral, literal.Serialize());
-    const uint64_t number =
-        Add("constant", type.Serialize(), {}, std::move(constant));
     ProtobufMessage padded(shapes_.at(operand));
-    type.SetNumber(shape::kElementType, padded.Number(shape::kElementType));
-    const uint64_t margin = Add("convert", type.Serialize(), {number});
+    const uint64_t margin =
+        AddNumber(value, padded.Number(shape::kElementType));
     std::vector<uint64_t> sizes = SizesOf(operand);
     std::vector<std::string> edges;
     for (size_t i = 0; i < sizes.size(); ++i) {

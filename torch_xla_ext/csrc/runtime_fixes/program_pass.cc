@@ -81,4 +81,18 @@ uint64_t ProgramPass::AddSerialized(std::string serialized) {
   return ++last_id_;
 }
 
+uint64_t ProgramPass::AddNumber(int64_t value, uint64_t type,
+                                const ProtobufMessage& message) {
+  ProtobufMessage shape, literal, constant = message;
+  shape.SetNumber(hlo::shape::kElementType, hlo::kS64);
+  shape.SetBytes(hlo::shape::kLayout, "");
+  literal.SetBytes(hlo::literal::kShape, shape.Serialize());
+  literal.SetNumbers(hlo::literal::kS64s, {static_cast<uint64_t>(value)});
+  constant.SetBytes(instruction::kLiteral, literal.Serialize());
+  const uint64_t number =
+      Add("constant", shape.Serialize(), {}, std::move(constant));
+  shape.SetNumber(hlo::shape::kElementType, type);
+  return Add("convert", shape.Serialize(), {number}, message);
+}
+
 }  // namespace torch_xla_ext

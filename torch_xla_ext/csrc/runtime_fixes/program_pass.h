@@ -50,6 +50,9 @@ class ProgramPass {
                const std::vector<uint64_t>& operands,
                ProtobufMessage message = {});
   uint64_t AddSerialized(std::string serialized);
+  // Appends a scalar with this element type; `message` is as for Add.
+  uint64_t AddNumber(int64_t value, uint64_t type,
+                     const ProtobufMessage& message = {});
 
   ProtobufMessage module_;
   uint64_t last_id_ = 0;
