@@ -126,7 +126,7 @@ def test_options_of_optimizers(name: str, options: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-@pytest.mark.parametrize("name", ["AdamW", "SGD"])
+@pytest.mark.parametrize("name", ["AdamW", "NAdam", "SGD"])
 def test_each_scheduler(name: str, scheduler: str) -> None:
     check(name, {}, SCHEDULERS[scheduler], is_grouped=True)
 
@@ -147,10 +147,11 @@ def test_step_alone() -> None:
 
 
 def test_states_can_be_saved_and_loaded() -> None:
-    """The counts of steps are on the host, as in PyTorch."""
+    """The counts of steps are on the host, as in PyTorch; another rate compiles another graph."""
     module = model().to("xla")
     optimizer = torch.optim.AdamW(module.parameters())
-    trained(module, optimizer, None, lambda f: torch.compile(f, backend="openxla"))
+    scheduler = lr_scheduler.StepLR(optimizer, 1, 0.5)
+    trained(module, optimizer, scheduler, lambda f: torch.compile(f, backend="openxla"))
     state = copy.deepcopy(optimizer.state_dict())
     counts = [each["step"] for each in state["state"].values()]
     assert [(count.device.type, count.item()) for count in counts] == [("cpu", STEPS)] * 2

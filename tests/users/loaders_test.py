@@ -1,5 +1,6 @@
 """torch_xla's loaders raise what their threads raise, and shard batches of all ranks."""
 
+import collections
 import threading
 import traceback
 from collections.abc import Iterator
@@ -148,7 +149,18 @@ def test_named_tuples_and_dicts_of_shardings() -> None:
         {"a": x, "b": (x, Pair(x, x))}, device, {"a": None, "b": None}
     )
     assert sent["a"].tolist() == sent["b"][1].right.tolist() == x.tolist()
+    assert type(sent["b"]) is tuple
     with pytest.raises(ValueError, match=r"has the keys \['a'\], so .*; got \['a', 'c'\]"):
         xm.send_cpu_data_to_device({"a": x, "c": x}, device, {"a": None})
     with pytest.raises(TypeError, match="input_sharding must be a ShardingSpec"):
         xm.send_cpu_data_to_device([x, x], device, [None, None])
+
+
+def test_subclasses_of_dict() -> None:
+    """They became dicts, so that a model's outputs lost their attributes."""
+    batch = collections.OrderedDict(x=torch.arange(4.0), names=("a", "b"))
+    batch.epoch = 3
+    sent = xm.send_cpu_data_to_device(batch, torch_xla.device())
+    assert type(sent) is collections.OrderedDict and sent.epoch == 3
+    assert sent["x"].device.type == "xla" and sent["names"] == ("a", "b")
+    assert batch["x"].device.type == "cpu"

@@ -71,6 +71,7 @@ BODIES = {
     "reads in another order": (lambda i, x, y: (i - 1, x - y, y.sin()), [1.0], [3.0]),
     "constants": (lambda i, x: (i - 1, x * 2.5 + 0.25), [1.0, 2.0]),
     "a value that nothing reads": (lambda i, x, y: (i - 1, x + 1, y.clone()), [1.0], [5.0]),
+    "a factory": (lambda i, x: (i - 1, x + i * torch.arange(2, device=x.device.type)), [1.0, 2.0]),
     "float16": (lambda i, x: (i - 1, (x.half() * 1.5).float()), [1.0]),
     "a write through a view": (lambda i, x: (i - 1, add_to_first(x + 0, i)), [1.0, 2.0]),
 }

@@ -216,3 +216,23 @@ def test_reductions_that_xla_does_not_know(mesh: xs.Mesh) -> None:
     torch.testing.assert_close(
         product.cpu(), torch.view_as_real(torch.view_as_complex(x).prod(0)), rtol=1e-4, atol=1e-5
     )
+
+
+UNSYNCED = """
+import torch, torch_xla
+import torch_xla.runtime as xr
+from torch_xla.experimental.fori_loop import while_loop
+xr.use_spmd()
+x = torch.ones(3, device="xla")
+for _ in range(6):  # from the third value on, reading one computes all that is pending
+    x = x + 1
+    x.sum().item()
+start = torch.tensor(0, device="xla"), x
+print(while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), start)[1].tolist())
+"""
+
+
+def test_a_loop_is_traced_while_reading_computes_all() -> None:
+    """Comparing two traces read a value, and with it computed what depends on placeholders."""
+    done = run_script(UNSYNCED, timeout=60, CPU_NUM_DEVICES="4")
+    assert done.stdout == "[56.0, 56.0, 56.0]\n", done.stderr

@@ -1,8 +1,10 @@
-"""Copy batches of named tuples, and with a sharding for each key, to a device.
+"""Copy batches of tuples and dict-like classes, and with a sharding for each key, to a device.
 
-Upstream, named tuples become lists, and only loaders accept a dict of shardings.
+Upstream, tuples become lists and subclasses of dict become dicts, and only loaders accept a dict of
+shardings.
 """
 
+import copy
 import functools
 from collections.abc import Callable
 
@@ -43,7 +45,7 @@ def send(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def rewrite(original: Callable[..., object]) -> Callable[..., object]:
-    """Replace _for_each_instance_rewrite, which makes a list of a named tuple."""
+    """Replace _for_each_instance_rewrite; tuples and subclasses of dict keep their types."""
 
     @functools.wraps(original)
     def rewrite_each(
@@ -52,8 +54,14 @@ def rewrite(original: Callable[..., object]) -> Callable[..., object]:
         fn: Callable[[object], object],
         rwmap: dict[int, object],
     ) -> object:
-        if not (isinstance(value, tuple) and hasattr(value, "_fields")):
-            return original(value, select_fn, fn, rwmap)
-        return type(value)(*(rewrite_each(one, select_fn, fn, rwmap) for one in value))
+        if type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_fields")):
+            elements = [rewrite_each(one, select_fn, fn, rwmap) for one in value]
+            return tuple(elements) if type(value) is tuple else type(value)(*elements)
+        if isinstance(value, dict) and type(value) is not dict and id(value) not in rwmap:
+            rwmap[id(value)] = result = copy.copy(value)  # also its attributes, as default_collate
+            for key in value:
+                result[key] = rewrite_each(value[key], select_fn, fn, rwmap)
+            return result
+        return original(value, select_fn, fn, rwmap)
 
     return rewrite_each

@@ -276,39 +276,18 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
     return openxla
 
 
-def new_fake_tensor(original: Callable[..., torch.Tensor]) -> staticmethod:
-    """Give fake tensors on "xla" a device index, as PyTorch does for CUDA.
-
-    Otherwise a compiled function refuses ``x + torch.arange(3, device="xla")``, whose operands are
-    on "xla:0" and "xla".
-    """
-
-    def new(
-        cls: type,
-        mode: object,
-        elem: torch.Tensor,
-        device: torch.device | str,
-        *args: object,
-        **options: object,
-    ) -> torch.Tensor:
-        if torch.device(device) == torch.device("xla"):
-            device = torch_xla.device()
-        return original(cls, mode, elem, device, *args, **options)
-
-    return staticmethod(new)
-
-
-def move_steps_before_tracing(
+def move_steps_to_cuda_only(
     original: Callable[["OptimizerVariable"], None],
 ) -> Callable[["OptimizerVariable"], None]:
-    """Move an optimizer's step counts to the device before its groups are traced, and not between.
+    """Leave an optimizer's step counts where they are if its parameters are on XLA devices.
 
-    Dynamo moves all counts at each group. The graph already writes to the former groups' counts on
-    the host, so that their first step would be lost. On CUDA, Dynamo makes them on the device.
+    Dynamo replaces counts on the host by copies on the device, each time that it traces a group of
+    parameters: a graph may already write to the host's, NAdam multiplies others there, and a state
+    dict that was loaded holds them. On CUDA, Dynamo makes all of them on the device.
     """
 
     def move_step_if_cpu(optimizer: "OptimizerVariable") -> None:
-        if not optimizer.tensor_to_source:
+        if not any(p.device.type == "xla" for p in optimizer.value.state):
             original(optimizer)
 
     return move_step_if_cpu

@@ -107,7 +107,11 @@ def traced(
 
 @contextlib.contextmanager
 def on_device_alone(loop: str) -> Iterator[None]:
-    """Trace in a block, even in eager mode, and explain the error of reading a placeholder."""
+    """Trace in a block, even in eager mode, and explain the error of reading a placeholder.
+
+    A comparison of two traces reads values, which must not compute what is pending in them.
+    """
+    torch_xla._XLAC._xla_pause_computing_pending_values(True)
     try:
         with torch_xla.experimental.eager_mode_context(False):
             yield
@@ -118,6 +122,8 @@ def on_device_alone(loop: str) -> Iterator[None]:
             f"{loop} needs a tensor's value on the host, or runs an operator that torch_xla lacks; "
             "a loop runs only on the device: use another operator, or a loop in Python"
         ) from error
+    finally:
+        torch_xla._XLAC._xla_pause_computing_pending_values(False)
 
 
 def check_carried(loop: str, results: Sequence[object], inputs: Sequence[torch.Tensor]) -> None:

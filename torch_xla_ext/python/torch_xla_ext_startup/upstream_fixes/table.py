@@ -147,11 +147,11 @@ FIXES = (
     ),
     _torch(
         "compiled_optimizers",
-        reason="a compiled optimizer with several groups of parameters loses their first step",
+        reason="a compiled optimizer's step counts are moved to the device while it is traced",
         test="tests/users/compiled_optimizers_test.py",
         replaces={
             "torch._dynamo.variables.optimizer:OptimizerVariable.move_step_if_cpu": (
-                "dynamo_bridge:move_steps_before_tracing"
+                "dynamo_bridge:move_steps_to_cuda_only"
             )
         },
     ),
@@ -212,9 +212,8 @@ FIXES = (
         reason='fake tensors on "xla" lack a device index, so that their devices seem to differ',
         test="tests/users/compiled_programs_test.py",
         replaces={
-            "torch._subclasses.fake_tensor:FakeTensor.__new__": "dynamo_bridge:new_fake_tensor"
+            "torch._subclasses.fake_tensor:FakeTensor.__new__": "fake_devices:new_fake_tensor"
         },
-        after=(_BACKEND,),
     ),
     _torch(
         "openxla_backend",
@@ -270,7 +269,7 @@ FIXES = (
     ),
     _torch_xla(
         "batches",
-        reason="named tuples become lists, and a dict of shardings an AttributeError",
+        reason="tuples become lists, and a dict of shardings an AttributeError",
         test="tests/users/loaders_test.py",
         replaces={
             "torch_xla.core.xla_model:send_cpu_data_to_device": "batches:send",
