@@ -91,6 +91,13 @@ def test_a_dtype_without_fractions_is_refused(name: str) -> None:
             _input(torch.int64).to("xla").mean()
 
 
+@pytest.mark.parametrize("after", [torch.float32, torch.bfloat16, torch.float16])
+def test_nanmean_of_integers_is_refused(after: torch.dtype) -> None:
+    for before in REAL:
+        with pytest.raises(RuntimeError, match="expected input to have floating point"):
+            FUNCTIONS["nanmean"](_input(before).to("xla"), after)
+
+
 def test_a_narrower_norm_is_refused() -> None:
     for device in ("cpu", "xla"):
         x = _input(torch.float32).to(device)

@@ -33,11 +33,13 @@ inline at::Tensor StdOfDimensions(const at::Tensor& self,
   return at::native::std(self, dim, unbiased, keepdim);
 }
 
-// The number of elements may exceed the largest float16.
+// In float32 for 16-bit results: the number of elements may exceed the largest
+// float16. PyTorch refuses integers, whatever `dtype` is.
 inline at::Tensor Nanmean(const at::Tensor& self, at::OptionalIntArrayRef dim,
                           bool keepdim, std::optional<at::ScalarType> dtype) {
   const at::ScalarType type = dtype.value_or(self.scalar_type());
-  if (!at::isReducedFloatingType(type)) {
+  if (!at::isReducedFloatingType(type) ||
+      at::isIntegralType(self.scalar_type(), /*includeBool=*/true)) {
     return at::native::nanmean(self, dim, keepdim, dtype);
   }
   return at::native::nanmean(self.to(type), dim, keepdim, at::kFloat).to(type);
