@@ -31,9 +31,8 @@ def chosen() -> Device:
     name = os.environ.get("SWEEP_DEVICE", "torch_xla")
     if name == "torch_xla":
         import torch_xla
-        from torch_xla import backends
 
-        backends.set_mat_mul_precision("highest")  # a GPU would multiply in TF32
+        torch.backends.cudnn.allow_tf32 = False  # as testing.fixtures
         return Device("xla", "openxla", torch_xla.manual_seed, torch_xla.sync)
     if name == "torch_xla_gpu":
         import torch_xla_gpu

@@ -18,7 +18,7 @@ E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 def precision(request: pytest.FixtureRequest) -> Iterator[str]:
     backends.set_mat_mul_precision(request.param)
     yield request.param
-    backends.set_mat_mul_precision("highest")  # as testing.fixtures
+    backends.set_mat_mul_precision("default")
 
 
 def operands(

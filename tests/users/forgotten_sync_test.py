@@ -7,9 +7,7 @@ WARNING = "From now on, reading a value computes all that is pending"
 
 TRAIN = """
 import torch, torch_xla
-from torch_xla import backends
 from torch_xla.debug import metrics
-backends.set_mat_mul_precision("highest")  # a GPU would multiply in TF32
 torch.manual_seed(0)
 model = torch.nn.Sequential(
     torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2)).to("{device}")
@@ -30,9 +28,7 @@ assert early == metrics.metric_data("CompileTime")  # nothing is compiled in lat
 
 LINE_SEARCH = """
 import torch, torch_xla
-from torch_xla import backends
 from torch_xla.debug import metrics
-backends.set_mat_mul_precision("highest")  # a GPU would multiply in TF32
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
 x, y = torch.randn(32, 4).to("{device}"), torch.randn(32, 1).to("{device}")

@@ -409,6 +409,9 @@ def _xla_pause_computing_pending_values(begins: bool, /) -> None:
 def _xla_find_pending_step(updated: torch.Tensor, /) -> None:
     """Warn if the value of an optimizer's last step is still pending."""
 
+def _xla_precision_settings() -> tuple[int, int, int]:
+    """Return the precisions of products and convolutions of float32, and of other dtypes."""
+
 def _xla_seed_all_devices(seed: int) -> None:
     """Set the random seed of each device; without a client, a later client begins with it."""
 

@@ -7,7 +7,6 @@ from unittest import mock
 import pytest
 import torch
 import transformers
-from testing.xla import PLATFORM
 from transformers import masking_utils
 
 from integrations.huggingface import models
@@ -15,8 +14,7 @@ from torch_xla_ext import capture
 
 _KINDS = {"bert": transformers.AutoModelForMaskedLM, "t5": transformers.AutoModelForSeq2SeqLM}
 
-# XLA:GPU multiplies float32 matrices in TF32.
-TOLERANCE = 1e-3 if PLATFORM == "CUDA" else 2e-5
+TOLERANCE = 2e-5
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import accelerate
 import pytest
 import torch
 from testing.scripts import run_program
-from testing.xla import PLATFORM
 
 from integrations.huggingface import models
 
@@ -41,9 +40,7 @@ def test_losses_of_the_cpu() -> None:
         assert (one["device"], got[name]["device"]) == ("cpu", "xla")
         assert len(one["losses"]) > 3
         assert got[name]["losses"] == pytest.approx(one["losses"], rel=1e-3)
-        # XLA:GPU multiplies float32 matrices in TF32.
-        rel = 1e-3 if PLATFORM == "CUDA" else 1e-5
-        assert got[name]["total"] == pytest.approx(one["total"], rel=rel)
+        assert got[name]["total"] == pytest.approx(one["total"], rel=1e-5)
 
 
 def test_last_batch_of_a_loader() -> None:

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import installed  # noqa: F401  (BUILD has imported it already; a pytest that is run by hand has not)
 import pytest
-from torch_xla import backends
 
 
 @pytest.fixture(scope="session")
 def models() -> Iterator[Path]:
-    """A folder for models. Products are in exact float32; a GPU's default is TF32."""
-    backends.set_mat_mul_precision("highest")
+    """A folder for models."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)

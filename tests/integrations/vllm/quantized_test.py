@@ -46,12 +46,12 @@ LIMITS = {"max_model_len": 128, "max_num_seqs": 8, "max_num_batched_tokens": 32,
 def _precision(request: pytest.FixtureRequest) -> Iterator[None]:
     """Uses the default precision, on which the products in fp8 depend.
 
-    Where float32 is meant to be exact, a GPU would multiply in TF32, which rounds elsewhere.
+    On a GPU, these are inexact; tests that compare with exact ones need the highest precision.
     """
     is_exact = ON_GPU and request.function is not test_layers
     backends.set_mat_mul_precision("highest" if is_exact else "default")
     yield
-    backends.set_mat_mul_precision("highest")  # as testing.fixtures
+    backends.set_mat_mul_precision("default")
 
 
 def scale_of(x: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@
 #include "torch_xla_ext/csrc/runtime_fixes/lowered.h"
 #include "torch_xla_ext/csrc/runtime_fixes/memory_mappings.h"
 #include "torch_xla_ext/csrc/runtime_fixes/passes.h"
+#include "torch_xla_ext/csrc/runtime_fixes/precision_settings.h"
 #include "torch_xla_ext/csrc/runtime_fixes/replicated_aliases.h"
 
 namespace torch_xla_ext {
@@ -116,8 +117,8 @@ Computations Compile(void* client, CompileInstances* instances) {
       return TakeComputation(upstream(client, instances));
     }));
   }
-  if (const auto corrected = CorrectProgram(
-          serialized, torch_xla::XlaHelpers::mat_mul_precision(), on_cpu)) {
+  if (const auto corrected =
+          CorrectProgram(serialized, PrecisionSettings(), on_cpu)) {
     program->ParseFromString(*corrected);
   }
   try {

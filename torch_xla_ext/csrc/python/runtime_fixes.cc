@@ -1,13 +1,16 @@
-// Bindings for pending values and the state of random numbers.
+// Bindings for pending values, the state of random numbers and the settings of
+// precision.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <tuple>
 #include <unordered_set>
 #include <vector>
 
 #include "torch_xla_ext/csrc/python/subjects.h"
 #include "torch_xla_ext/csrc/runtime_fixes/buffer_donation.h"
 #include "torch_xla_ext/csrc/runtime_fixes/pending_values.h"
+#include "torch_xla_ext/csrc/runtime_fixes/precision_settings.h"
 #include "torch_xla_ext/csrc/runtime_fixes/python_dispatch.h"
 #include "torch_xla_ext/csrc/runtime_fixes/random_seed.h"
 #include "torch_xla_ext/csrc/runtime_fixes/random_state.h"
@@ -58,6 +61,12 @@ void DefineRuntimeFixes(py::module_& module) {
 
   module.def("_xla_seed_all_devices", &SeedAllDevices, py::arg("seed"),
              py::call_guard<py::gil_scoped_release>());
+
+  module.def("_xla_precision_settings", [] {
+    const Precisions settings = PrecisionSettings();
+    return std::tuple(settings.float32_product, settings.float32_convolution,
+                      settings.other);
+  });
 
   py::class_<ThreadTrace>(module, "_XlaThreadTrace")
       .def(py::init<>())

@@ -6,7 +6,6 @@
 #include "torch_xla_ext/csrc/runtime_fixes/gathered_weights.h"
 #include "torch_xla_ext/csrc/runtime_fixes/gradient_windows.h"
 #include "torch_xla_ext/csrc/runtime_fixes/partitioned_operands.h"
-#include "torch_xla_ext/csrc/runtime_fixes/precision.h"
 #include "torch_xla_ext/csrc/runtime_fixes/quotients.h"
 #include "torch_xla_ext/csrc/runtime_fixes/reductions.h"
 #include "torch_xla_ext/csrc/runtime_fixes/shared_windows.h"
@@ -14,7 +13,8 @@
 namespace torch_xla_ext {
 
 std::optional<std::string> CorrectProgram(const std::string& module,
-                                          uint64_t precision, bool on_cpu) {
+                                          const Precisions& precisions,
+                                          bool on_cpu) {
   std::optional<std::string> corrected;
   const auto apply = [&](const auto& pass) {
     auto changed = pass(corrected ? *corrected : module);
@@ -31,7 +31,7 @@ std::optional<std::string> CorrectProgram(const std::string& module,
   apply(OrderGradients);
   apply(SeparateQuotients);
   apply(CorrectConversions);
-  apply([&](const std::string& one) { return SetPrecision(one, precision); });
+  apply([&](const std::string& one) { return SetPrecision(one, precisions); });
   return corrected;
 }
 

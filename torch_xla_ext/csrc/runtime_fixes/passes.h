@@ -2,17 +2,18 @@
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PASSES_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PASSES_H_
 
-#include <cstdint>
 #include <optional>
 #include <string>
+
+#include "torch_xla_ext/csrc/runtime_fixes/precision.h"
 
 namespace torch_xla_ext {
 
 // Returns the program `module`, a serialized xla::HloModuleProto, after all
-// passes; nothing if none changes it. `precision` is that of SetPrecision, 0
-// for no change; `on_cpu` is true if XLA:CPU compiles the program.
+// passes; nothing if none changes it. `precisions` is that of SetPrecision;
+// `on_cpu` is true if XLA:CPU compiles the program.
 std::optional<std::string> CorrectProgram(const std::string& module,
-                                          uint64_t precision = 0,
+                                          const Precisions& precisions = {},
                                           bool on_cpu = false);
 
 }  // namespace torch_xla_ext

@@ -1,7 +1,6 @@
 #include "torch_xla_ext/csrc/runtime_fixes/precision.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -29,11 +28,8 @@ bool IsSet(std::string_view serialized) {
 
 class Precision : public ProgramPass {
  public:
-  Precision(const std::string& serialized, uint64_t precision)
-      : ProgramPass(serialized, "precision") {
-    config_.SetNumbers(precision_config::kOperandPrecision,
-                       {precision, precision});
-  }
+  Precision(const std::string& serialized, const Precisions& precisions)
+      : ProgramPass(serialized, "precision"), precisions_(precisions) {}
 
  private:
   void Change(ProtobufMessage* one) override {
@@ -42,19 +38,37 @@ class Precision : public ProgramPass {
         IsSet(one->Bytes(instruction::kPrecisionConfig))) {
       return;
     }
+    const uint64_t precision = !IsOfFloat32(*one) ? precisions_.other
+                               : opcode == "dot"
+                                   ? precisions_.float32_product
+                                   : precisions_.float32_convolution;
+    if (precision == kDefault) return;
     is_changed_ = true;
-    one->SetBytes(instruction::kPrecisionConfig, config_.Serialize());
+    ProtobufMessage config;
+    config.SetNumbers(precision_config::kOperandPrecision,
+                      {precision, precision});
+    one->SetBytes(instruction::kPrecisionConfig, config.Serialize());
   }
 
-  ProtobufMessage config_;
+  // Whether it multiplies float32, or complex numbers of two.
+  bool IsOfFloat32(const ProtobufMessage& product) const {
+    const std::vector<uint64_t> operands =
+        product.Numbers(instruction::kOperandIds);
+    return std::all_of(operands.begin(), operands.end(), [&](uint64_t id) {
+      const uint64_t type =
+          ProtobufMessage(shapes_.at(id)).Number(hlo::shape::kElementType);
+      return type == hlo::kF32 || type == hlo::kC64;
+    });
+  }
+
+  const Precisions precisions_;
 };
 
 }  // namespace
 
 std::optional<std::string> SetPrecision(const std::string& module,
-                                        uint64_t precision) {
-  if (precision == kDefault) return std::nullopt;
-  return Precision(module, precision).Run();
+                                        const Precisions& precisions) {
+  return Precision(module, precisions).Run();
 }
 
 }  // namespace torch_xla_ext

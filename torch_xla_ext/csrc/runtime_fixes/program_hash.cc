@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "torch_xla_ext/csrc/runtime_fixes/precision_settings.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
 namespace torch_xla_ext {
@@ -54,7 +55,10 @@ void AppendProgram(const std::vector<const torch::lazy::Node*>& post_order,
     sequence->push_back(numbers.at(root.node.get()));
     sequence->push_back(root.index);
   }
-  sequence->push_back(torch_xla::XlaHelpers::mat_mul_precision());
+  const Precisions precisions = PrecisionSettings();
+  sequence->push_back(precisions.float32_product);
+  sequence->push_back(precisions.float32_convolution);
+  sequence->push_back(precisions.other);
   sequence->push_back(torch_xla::UseVirtualDevice(/*force_spmd=*/false));
   sequence->push_back(EnvironmentHash());
 }

@@ -93,7 +93,7 @@ def modes() -> tuple:
         torch.is_autocast_enabled("xla"),
         torch.get_autocast_dtype("xla"),
         torch.get_default_dtype(),
-        _XLAC._xla_get_mat_mul_precision(),
+        _XLAC._xla_precision_settings(),
         torch.are_deterministic_algorithms_enabled(),
         torch._C._len_torch_dispatch_stack(),
         _function_modes() if torch._C._len_torch_function_stack() else None,

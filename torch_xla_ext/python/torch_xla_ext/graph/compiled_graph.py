@@ -78,7 +78,7 @@ class CompiledGraph:
     def _program(
         self, arguments: Sequence[object], tensors: list[torch.Tensor], numbers: list[object]
     ) -> _Program:
-        key = (*numbers, *shardings_of(tensors), _XLAC._xla_get_mat_mul_precision())
+        key = (*numbers, *shardings_of(tensors), _XLAC._xla_precision_settings())
         program = self._programs.get(key)
         if program is None and self._memory is not None:
             program = self._programs[key] = _trace(self._graph, arguments, self._memory)
