@@ -241,6 +241,15 @@ FIXES = (
         replaces={"_XLAC:_xla_step_marker": "training_steps:step_marker"},
     ),
     _torch_xla(
+        "waiting",
+        reason="torch_xla.sync(wait=True) and xm.unlazy return before the program has ended",
+        test="tests/users/waiting_test.py",
+        replaces={
+            "_XLAC:_xla_step_marker": "waiting:step_marker",
+            "torch_xla.core.xla_model:unlazy": "waiting:unlazy",
+        },
+    ),
+    _torch_xla(
         "gru",
         reason="torch_xla's GRU refuses tensors of other devices, packed sequences and Dynamo",
         test="tests/users/recurrent_layers_test.py",
