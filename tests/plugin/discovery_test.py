@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from testing.scripts import run_script
 
 from xla_kernels.plugin import discovery
 from xla_kernels.plugin.errors import CudaRuntimeError, CudaRuntimeWarning
@@ -301,6 +302,23 @@ class TestFlagsOfXla:
         path = self.plugin(tmp_path, b"\0xla_gpu_enable_dynamic_slice_fusion\0")
         discovery.set_flags(machine, path, {self.FLAG: "false"})
         assert machine.environ["XLA_FLAGS"] == f"{self.FLAG}=true"
+
+    def test_a_child_process_removes_what_its_parent_has_added(self, tmp_path: Path) -> None:
+        machine = system(environ={"XLA_FLAGS": "--xla_a=1"})
+        path = self.plugin(tmp_path, b"\0xla_gpu_enable_dynamic_slice_fusion\0")
+        discovery.set_flags(machine, path, {self.FLAG: "false"})
+        discovery.set_data_dir(machine, "/cuda")
+        assert len(machine.environ["XLA_FLAGS"].split()) == 3
+        discovery.remove_inherited_flags(machine)
+        assert machine.environ == {"XLA_FLAGS": "--xla_a=1"}
+
+    def test_a_child_process_on_the_cpu(self) -> None:
+        """Its XLA aborts the process for a flag that only the parent's plugin knows."""
+        flag = "--xla_gpu_of_another_version=1"
+        variables = {"XLA_FLAGS": flag, "TORCH_XLA_EXT_ADDED_XLA_FLAGS": flag, "PJRT_DEVICE": "CPU"}
+        code = "import torch, torch_xla; print(torch.ones(2, device='xla').tolist())"
+        done = run_script(code, timeout=120, **variables)
+        assert done.stdout == "[1.0, 1.0]\n", done.stderr
 
     @pytest.mark.filterwarnings("ignore::xla_kernels.plugin.errors.CudaRuntimeWarning")
     @pytest.mark.parametrize(

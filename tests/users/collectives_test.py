@@ -98,7 +98,7 @@ for name, call in calls.items():
 
 
 def test_spmd() -> None:
-    done = run_script(SPMD, timeout=120, CPU_NUM_DEVICES="4")
+    done = run_script(SPMD, timeout=120, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4")
     assert done.stdout.split("\n") == ["[56.0, 14.0, 28.0]", *["True"] * 8, ""], done.stderr
 
 
@@ -160,5 +160,5 @@ print([found[rank] for rank in sorted(found)])
 
 
 def test_collectives_of_threads_with_a_cpu_device_each() -> None:
-    done = run_script(COLLECTIVES, timeout=120, CPU_NUM_DEVICES="2")
+    done = run_script(COLLECTIVES, timeout=120, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="2")
     assert done.stdout.strip() == "[(6, [0.0, 1.0]), (6, [1.0, 2.0])]", done.stderr

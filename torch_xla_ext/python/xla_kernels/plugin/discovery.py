@@ -18,6 +18,9 @@ from xla_kernels.plugin.errors import CudaRuntimeError, CudaRuntimeWarning
 from xla_kernels.plugin.options import Processes
 
 PLUGIN_VARIABLE = "TORCH_XLA_EXT_PJRT_PLUGIN"
+# The flags that this process has added to XLA_FLAGS. A child process removes them, because the XLA
+# that it uses may not know them, and would abort it (also csrc/runtime_fixes/compiler_flags.cc).
+_ADDED_VARIABLE = "TORCH_XLA_EXT_ADDED_XLA_FLAGS"
 _DATA_DIR_FLAG = "--xla_gpu_cuda_data_dir"
 # A pass that fuses slices into FFI custom calls. It fails to compile a call that writes to two
 # slices of one tensor ("A cycle is detected", with plugin 0.11.2).
@@ -383,9 +386,8 @@ def find_data_dir(system: System, plugin: Plugin) -> str | None:
 
 def set_data_dir(system: System, data_dir: str | None) -> None:
     """Add --xla_gpu_cuda_data_dir to XLA_FLAGS, unless the user has set it there."""
-    flags = system.environ.get("XLA_FLAGS", "")
-    if data_dir is not None and _DATA_DIR_FLAG not in flags:
-        system.environ["XLA_FLAGS"] = f"{flags} {_DATA_DIR_FLAG}={data_dir}".strip()
+    if data_dir is not None and _DATA_DIR_FLAG not in system.environ.get("XLA_FLAGS", ""):
+        _add_flag(system, f"{_DATA_DIR_FLAG}={data_dir}")
 
 
 def set_flags(system: System, plugin_path: str, flags: Mapping[str, str]) -> None:
@@ -402,8 +404,19 @@ def set_flags(system: System, plugin_path: str, flags: Mapping[str, str]) -> Non
     content = path.read_bytes()
     for flag, value in flags.items():
         if flag.lstrip("-").encode() + b"\0" in content:
-            given = f"{given} {flag}={value}".strip()
-            system.environ["XLA_FLAGS"] = given
+            _add_flag(system, f"{flag}={value}")
+
+
+def remove_inherited_flags(system: System) -> None:
+    """Remove the flags that a parent process has added to XLA_FLAGS."""
+    if added := system.environ.pop(_ADDED_VARIABLE, "").split():
+        flags = system.environ.get("XLA_FLAGS", "").split()
+        system.environ["XLA_FLAGS"] = " ".join(flag for flag in flags if flag not in added)
+
+
+def _add_flag(system: System, flag: str) -> None:
+    for variable in ("XLA_FLAGS", _ADDED_VARIABLE):
+        system.environ[variable] = f"{system.environ.get(variable, '')} {flag}".strip()
 
 
 def prepare(system: System, is_spmd: bool = False) -> Runtime:
@@ -416,6 +429,7 @@ def prepare(system: System, is_spmd: bool = False) -> Runtime:
     Raises:
         CudaRuntimeError: a component is missing, or has the wrong version.
     """
+    remove_inherited_flags(system)
     plugins = find_plugins(system)
     driver = find_driver(system)
     plugin = choose_plugin(plugins, driver, system.torch_cuda)
