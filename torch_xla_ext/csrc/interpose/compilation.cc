@@ -1,9 +1,10 @@
 // Interposes on PjRtComputationClient::Compile: passes change the program
 // (runtime_fixes/passes.h), and on the CPU, compilation fails before too many
 // programs crash the process (runtime_fixes/memory_mappings.h).
-// Programs can be compiled later (runtime_fixes/lowered.h), those that gather a
-// value are compiled once (runtime_fixes/gather_programs.h), and those whose
-// results are not what aliases expect are compiled without these
+// Programs can be compiled later (runtime_fixes/lowered.h) and made
+// deterministic (runtime_fixes/determinism.h), those that gather a value are
+// compiled once (runtime_fixes/gather_programs.h), and those whose results are
+// not what aliases expect are compiled without these
 // (runtime_fixes/replicated_aliases.h).
 //
 // The upstream binary calls it through a vtable, which refers to it by its
@@ -18,6 +19,8 @@
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/upstream_function.h"
+#include "torch_xla_ext/csrc/pjrt_shim/compile_options.h"
+#include "torch_xla_ext/csrc/runtime_fixes/determinism.h"
 #include "torch_xla_ext/csrc/runtime_fixes/gather_programs.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lowered.h"
 #include "torch_xla_ext/csrc/runtime_fixes/memory_mappings.h"
@@ -100,6 +103,21 @@ Computations OneComputation(torch::lazy::ComputationPtr computation) {
   return {begin, end, end};
 }
 
+// Adds options to this thread's.
+class AddedOptions {
+ public:
+  explicit AddedOptions(const std::string& added)
+      : own_(pjrt_shim::CompileOptions()) {
+    pjrt_shim::SetCompileOptions(added + own_);
+  }
+  ~AddedOptions() { pjrt_shim::SetCompileOptions(own_); }
+  AddedOptions(const AddedOptions&) = delete;
+  AddedOptions& operator=(const AddedOptions&) = delete;
+
+ private:
+  const std::string own_;
+};
+
 Computations Compile(void* client, CompileInstances* instances) {
   if (IsOnlyLowering()) {
     const auto owned = std::make_shared<OwnedInstances>(instances);
@@ -110,6 +128,7 @@ Computations Compile(void* client, CompileInstances* instances) {
   static const auto upstream = torch_xla::UpstreamFunction(&Compile);
   const bool on_cpu = !pjrt::PjrtApi("cuda").ok();
   if (on_cpu) CheckMemoryMappings();
+  const AddedOptions options(DeterminismOptions());
   google::protobuf::MessageLite* const program = ProgramOf(*instances);
   const std::string serialized = program->SerializeAsString();
   if (IsGatherProgram(serialized)) {

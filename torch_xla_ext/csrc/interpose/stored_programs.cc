@@ -31,6 +31,7 @@
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/upstream_function.h"
 #include "torch_xla_ext/csrc/pjrt_shim/compile_options.h"
+#include "torch_xla_ext/csrc/runtime_fixes/determinism.h"
 #include "torch_xla_ext/csrc/runtime_fixes/memory_mappings.h"
 
 namespace torch_xla_ext {
@@ -128,7 +129,8 @@ torch::lazy::hash_t PjRtComputationClient::HashCompilationEnv() {
     return torch_xla_ext::CompilerHash(plugin.ok() ? *plugin : nullptr);
   }();
   // This hash is also part of the keys of programs in memory.
-  const std::string& options = torch_xla_ext::pjrt_shim::CompileOptions();
+  const std::string options = torch_xla_ext::DeterminismOptions() +
+                              torch_xla_ext::pjrt_shim::CompileOptions();
   return torch::lazy::HashCombine(
       torch::lazy::HashCombine(upstream(this), compiler),
       torch::lazy::DataHash(options.data(), options.size()));
