@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch_xla
+from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_xla_ext_startup.upstream_fixes import decompositions
@@ -274,6 +275,24 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
 
     openxla._tags = original._tags  # torch._dynamo.list_backends() reads them
     return openxla
+
+
+def inductor(original: Callable[..., object]) -> Callable[..., object]:
+    """Give graphs with XLA tensors to openxla if torch.compile has no backend or inductor."""
+
+    @functools.wraps(original)
+    def compile_fx(
+        graph: torch.fx.GraphModule, inputs: Sequence[object], *args: object, **options: object
+    ) -> object:
+        nodes = [node.meta.get("example_value") for node in graph.graph.nodes]
+        if any(
+            isinstance(value, torch.Tensor) and value.device.type == "xla"
+            for value in pytree.tree_leaves([inputs, nodes])
+        ):
+            return torch._dynamo.lookup_backend("openxla")(graph, inputs)
+        return original(graph, inputs, *args, **options)
+
+    return compile_fx
 
 
 def move_steps_to_cuda_only(

@@ -227,6 +227,12 @@ FIXES = (
         },
         after=(_BACKEND,),
     ),
+    _torch(
+        "inductor",
+        reason="torch.compile without a backend asks inductor, which has no code for XLA devices",
+        test="tests/users/compiled_by_default_test.py",
+        replaces={"torch._inductor.compile_fx:compile_fx": "dynamo_bridge:inductor"},
+    ),
     # torch_xla
     _torch_xla(
         "root_logger",
