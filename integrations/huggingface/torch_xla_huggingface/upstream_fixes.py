@@ -109,6 +109,17 @@ FIXES = (
         },
     ),
     Fix(
+        "compiled_models",
+        versions="accelerate 1.10 to 1.15",
+        reason="accelerate does not find the parameters of a model that it has compiled",
+        test="tests/integrations/huggingface/trainer_test.py",
+        replaces={
+            "accelerate.accelerator:Accelerator._get_named_parameters": (
+                "torch_xla_huggingface.compiled_models:parameters_by_name"
+            )
+        },
+    ),
+    Fix(
         "accelerate_loader",
         versions="accelerate 1.10 to 1.15",
         reason="accelerate's loader reads ahead, and treats several batches as the last one",

@@ -74,6 +74,8 @@ if __name__ == "__main__":
     results = {
         "fused": with_trainer(optim="adamw_torch_fused", max_grad_norm=0.5),
         "not fused": with_trainer(optim="adamw_torch", gradient_accumulation_steps=2),
+        # Without XLA, inductor would need a compiler for C++.
+        "compiled": with_trainer(torch_compile=accelerate.utils.is_torch_xla_available()),
         "accelerate": with_accelerate(gradient_accumulation_steps=2),
     }
     sys.stdout.write("\n" + json.dumps(results))
