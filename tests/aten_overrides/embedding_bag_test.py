@@ -131,3 +131,24 @@ def test_captured_and_compiled_training(mode: str) -> None:
     expected = trained("cpu")
     torch.testing.assert_close(trained("captured"), expected)
     torch.testing.assert_close(trained("openxla"), expected)
+
+
+@pytest.mark.parametrize("way", ["lazy", "openxla"])
+def test_an_embedding_with_sparse_gradients(way: str) -> None:
+    """The gradient is dense; torch_xla has no sparse tensors."""
+
+    def trained(device: str) -> torch.Tensor:
+        layer = torch.nn.Embedding(ROWS, 3, padding_idx=1, sparse=True)
+        with torch.no_grad():
+            layer.weight.copy_(_weight())
+        layer = layer.to(device)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.25)
+        is_compiled = device == "xla" and way == "openxla"
+        forward = torch.compile(layer, backend="openxla") if is_compiled else layer
+        for _ in range(2):
+            optimizer.zero_grad()
+            forward(INDICES.to(device)).square().sum().backward()
+            optimizer.step()
+        return layer.weight.detach().cpu()
+
+    torch.testing.assert_close(trained("xla"), trained("cpu"))

@@ -117,6 +117,22 @@ class TestOnAGpu:
             assert self.switches() == [(True, torch.float16)] * 2
 
 
+# https://github.com/pytorch/xla/issues/6511
+@pytest.mark.parametrize("device", ["xla", XLA])
+@pytest.mark.parametrize("dtype", [None, BF16])
+def test_torch_xlas_class_in_compiled_functions(
+    device: torch.device | str, dtype: torch.dtype | None
+) -> None:
+    @torch.compile(backend="openxla", fullgraph=True)
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with autocast(device, dtype=dtype):
+            return x @ x, x * 5
+
+    product, scaled = step(torch.ones(3, 3, device="xla"))
+    is_half = dtype is None and PLATFORM == "CUDA"
+    assert product.dtype == (torch.float16 if is_half else BF16) and scaled.dtype == F32
+
+
 def test_torch_xlas_class() -> None:
     x = torch.ones(3, 3, device="xla")
     with autocast(torch_xla.device()):  # torch_xla's defaults

@@ -164,3 +164,26 @@ def test_subclasses_of_dict() -> None:
     assert type(sent) is collections.OrderedDict and sent.epoch == 3
     assert sent["x"].device.type == "xla" and sent["names"] == ("a", "b")
     assert batch["x"].device.type == "cpu"
+
+
+WORKERS = """
+import threading, torch, torch_xla
+from torch.utils.data import DataLoader
+(torch.ones(2, device="xla") + 1).tolist()
+x = torch.ones(8, 8, device="xla")
+for i in range(200):
+    x = torch.sin(x @ x) * (i + 1)
+computing = threading.Thread(target=torch_xla.sync)
+computing.start()
+# Numbers: for a tensor, a socket's name under Bazel's temporary folder is too long.
+loader = DataLoader(range(8), batch_size=4, num_workers=2, collate_fn=sum, timeout=30)
+print(sum(loader))
+while computing.is_alive():
+    print(sum(loader))
+"""
+
+
+def test_workers_are_forked_while_another_thread_compiles() -> None:
+    """Workers seed PyTorch; a lock of the parent's other thread stays locked in them."""
+    done = run_script(WORKERS, timeout=100)
+    assert set(done.stdout.split()) == {"28"}, done.stderr

@@ -3,6 +3,7 @@
 Elementwise operators compute the result, as upstream does, and warn.
 """
 
+import os
 import subprocess
 import sys
 import warnings
@@ -34,6 +35,31 @@ def test_one_sentence(call: Callable[[], object], text: str) -> None:
     with pytest.raises(RuntimeError, match=expected) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+def test_tensors_on_two_xla_devices() -> None:
+    code = """
+import torch, torch_xla
+model, x = torch.nn.Linear(3, 3).to("xla:1"), torch.ones(2, 3).to("xla:2")
+for function in (lambda: model(x).sum().item(), lambda: model(x * 2).cpu()):
+    try:
+        function()
+    except RuntimeError as error:
+        print(str(error).replace("xla:2 and xla:1", "xla:1 and xla:2"))
+print(model(x.to("xla:1")).shape)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "CPU_NUM_DEVICES": "3"},
+        capture_output=True,
+        text=True,
+    )
+    *errors, last = done.stdout.splitlines()
+    assert last == "torch.Size([2, 3])", done.stderr
+    assert errors == 2 * [
+        "Expected all tensors to be on the same device, but found at least two devices, xla:1 and "
+        "xla:2! Please move one of them with .to()."
+    ]
 
 
 def test_the_sums_go_on() -> None:

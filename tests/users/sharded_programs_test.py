@@ -131,6 +131,13 @@ xr.use_spmd()
 y = torch.arange(8.0).to("xla")
 xs.mark_sharding(y, xs.Mesh(np.arange(4), (4,), ("x",)), ("x",))
 print(y.sum().item())
+device = torch_xla.device()
+print(device, ((torch.ones(4).to(device) + torch.arange(4.0, device="xla")) * 3).sum().item())
+torch_xla.sync()
+try:
+    torch.ones(2, device="xla:1")
+except Exception as error:
+    print(error)
 """
 
 
@@ -139,7 +146,10 @@ def test_use_spmd_after_a_device_was_used(count: bool) -> None:
     code = LATE.format(count=count)
     done = run_script(code, timeout=60, CPU_NUM_DEVICES="4", XLA_USE_SPMD="0")
     if count:
-        assert done.stdout == "28.0\n", done.stderr
+        # https://github.com/pytorch/xla/issues/8973
+        total, sums, error = done.stdout.splitlines()
+        assert (total, sums) == ("28.0", "xla:0 30.0"), done.stderr
+        assert error.startswith("there is no device xla:1: after use_spmd()")
     else:
         last = done.stderr.rstrip().splitlines()[-1]
         assert last.startswith("RuntimeError: use_spmd() comes too late") and done.returncode == 1

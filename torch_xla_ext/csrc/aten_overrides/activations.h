@@ -49,7 +49,7 @@ inline at::Tensor GeluBackward(const at::Tensor& grad_output,
                                const at::Tensor& self,
                                std::string_view approximate) {
   if (self.scalar_type() != at::kDouble) {
-    return Upstream::gelu_backward(grad_output, self, approximate);
+    return kBroadcast<&Upstream::gelu_backward>(grad_output, self, approximate);
   }
   const at::Tensor square = at::mul(self, self);
   at::Tensor part, slope;  // 2 * cdf - 1, and its derivative
@@ -139,6 +139,24 @@ inline at::Tensor SoftplusBackward(const at::Tensor& grad_output,
 inline at::Tensor Logit(const at::Tensor& self, std::optional<double> eps) {
   if (!eps || *eps < 0) return Upstream::logit(self, std::nullopt);
   return Upstream::logit(at::clamp(self, *eps, 1 - *eps), std::nullopt);
+}
+
+// These two take weights of any sizes that broadcast; the upstream kernels do
+// not.
+inline at::Tensor PreluKernel(const at::Tensor& self,
+                              const at::Tensor& weight) {
+  return at::where(at::gt(self, 0), self, at::mul(self, weight));
+}
+
+inline std::tuple<at::Tensor, at::Tensor> PreluKernelBackward(
+    const at::Tensor& grad_output, const at::Tensor& self,
+    const at::Tensor& weight) {
+  const at::Tensor is_above = at::gt(self, 0);
+  const at::Tensor of_self =
+      at::where(is_above, grad_output, at::mul(grad_output, weight));
+  const at::Tensor of_weight =
+      at::where(is_above, at::zeros_like(self), at::mul(grad_output, self));
+  return {of_self, OfSizes(of_weight, of_self.sizes())};
 }
 
 // In this and the next two functions NaN stays NaN; the upstream kernels

@@ -80,7 +80,7 @@ inline at::Tensor Einsum(std::string_view equation, at::TensorList tensors,
                          at::OptionalIntArrayRef path) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.is_complex() || IsSeenByPython(tensor) || HasTangent(tensor) ||
-        tensor.scalar_type() != tensors[0].scalar_type()) {
+        IsTransformed() || tensor.scalar_type() != tensors[0].scalar_type()) {
       return at::native::einsum(equation, tensors, path);
     }
   }

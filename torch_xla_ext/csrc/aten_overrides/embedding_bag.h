@@ -1,7 +1,7 @@
 // EmbeddingBag: sums, means and maxima of bags of rows.
 //
 // torch_xla has a kernel only for sums without gradients, and runs the rest on
-// the CPU.
+// the CPU. Also embeddings with sparse gradients.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_EMBEDDING_BAG_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_EMBEDDING_BAG_H_
 
@@ -155,6 +155,18 @@ inline at::Tensor EmbeddingBagDenseBackward(
   }
   rows = at::where(AsColumn(at::ne(indices, padding_idx)), rows, nothing);
   return at::index_add(zeros, 0, to, rows).to(grad.scalar_type());
+}
+
+// XLA tensors have no sparse gradients; this one is dense.
+inline at::Tensor EmbeddingSparseBackward(const at::Tensor& grad,
+                                          const at::Tensor& indices,
+                                          int64_t num_weights,
+                                          int64_t padding_idx,
+                                          bool scale_grad_by_freq) {
+  TORCH_WARN_ONCE(
+      "embedding: XLA tensors have no sparse gradients; this one is dense.");
+  return at::embedding_dense_backward(grad, indices, num_weights, padding_idx,
+                                      scale_grad_by_freq);
 }
 
 // The gradient is always dense, even if a sparse one is requested.

@@ -60,8 +60,13 @@ inline at::Tensor BinaryCrossEntropyBackward(
     const at::Tensor& grad_output, const at::Tensor& self,
     const at::Tensor& target, const std::optional<at::Tensor>& weight,
     int64_t reduction) {
-  return Upstream::binary_cross_entropy_backward(
-      grad_output, self, target, WeightOf(self, weight), reduction);
+  const at::Tensor variance =
+      at::clamp_min(at::mul(at::rsub(self, 1), self), 1e-12);
+  at::Tensor grad =
+      at::div(at::mul(grad_output, at::sub(self, target)), variance);
+  const std::optional<at::Tensor> factor = WeightOf(self, weight);
+  if (IsGiven(factor)) grad = at::mul(grad, *factor);
+  return reduction == at::Reduction::Mean ? at::div(grad, self.numel()) : grad;
 }
 
 // The lengths may be on the CPU, as on CUDA.

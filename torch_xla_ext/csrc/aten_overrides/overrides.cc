@@ -56,7 +56,7 @@ namespace {
 #define TORCH_XLA_EXT_UPSTREAM_IN_FLOAT32(KERNEL)                              \
   KERNEL(_adaptive_avg_pool2d) KERNEL(_adaptive_avg_pool3d) KERNEL(glu)        \
   KERNEL(hardsigmoid) KERNEL(hardswish) KERNEL(leaky_relu)                     \
-  KERNEL(leaky_relu_backward) KERNEL(mish) KERNEL(mse_loss_backward)           \
+  KERNEL(mish) KERNEL(mse_loss_backward)           \
   KERNEL(nll_loss2d_backward) KERNEL(silu) KERNEL(softplus)
 #define TORCH_XLA_EXT_UPSTREAM_OF_FLOATS(KERNEL)                               \
   KERNEL(erf) KERNEL(erfc) KERNEL(erfinv) KERNEL(expm1) KERNEL(reciprocal)     \
@@ -69,19 +69,25 @@ void RegisterForXla(torch::Library& library) {
 #define TORCH_XLA_EXT_FLOAT32(name) m.impl(#name, kFloat32<&Upstream::name>);
   TORCH_XLA_EXT_UPSTREAM_IN_FLOAT32(TORCH_XLA_EXT_FLOAT32)
 #undef TORCH_XLA_EXT_FLOAT32
+  m.impl("_prelu_kernel", PreluKernel);
+  m.impl("_prelu_kernel_backward", PreluKernelBackward);
   m.impl("celu", kFloat32<&Celu>);
   m.impl("elu", kFloat32<&Elu>);
   m.impl("gelu", kFloat32<&Gelu>);
   m.impl("gelu_backward", kFloat32<&GeluBackward>);
   m.impl("elu_backward", kFloat32<&EluBackward>);
   m.impl("glu_backward", kFloat32<&GluBackward>);
+  m.impl("hardshrink_backward", kBroadcast<&Upstream::hardshrink_backward>);
   m.impl("hardsigmoid_backward", kFloat32<&HardsigmoidBackward>);
   m.impl("hardswish_backward", kFloat32<&HardswishBackward>);
+  m.impl("leaky_relu_backward",
+         kFloat32<kBroadcast<&Upstream::leaky_relu_backward>>);
   m.impl("logit", kFloat32<&Logit>);
   m.impl("log_sigmoid_backward", kFloat32<&LogSigmoidBackward>);
   m.impl("log_sigmoid_forward", kFloat32<&LogSigmoidForward>);
   m.impl("softplus_backward", kFloat32<&SoftplusBackward>);
   m.impl("softshrink", kFloat32<&Softshrink>);
+  m.impl("softshrink_backward", kBroadcast<&Upstream::softshrink_backward>);
   m.impl("threshold", kFloat32<&Threshold>);
   // composed.h
   m.impl("_pack_padded_sequence", at::native::_pack_padded_sequence);
@@ -162,12 +168,13 @@ void RegisterForXla(torch::Library& library) {
   m.impl("copy", Copy);
   m.impl("copy_", Copy_);
   m.impl("abs", ComplexOnCpu<at::_ops::abs, OfOne, &Upstream::abs>::Call);
-  m.impl("sigmoid_backward",
-         kFloat32<&ComplexOnCpu<at::_ops::sigmoid_backward, OfTwo,
-                                &Upstream::sigmoid_backward>::Call>);
+  m.impl(
+      "sigmoid_backward",
+      kFloat32<&ComplexOnCpu<at::_ops::sigmoid_backward, OfTwo,
+                             kBroadcast<&Upstream::sigmoid_backward>>::Call>);
   m.impl("tanh_backward",
          kFloat32<&ComplexOnCpu<at::_ops::tanh_backward, OfTwo,
-                                &Upstream::tanh_backward>::Call>);
+                                kBroadcast<&Upstream::tanh_backward>>::Call>);
   m.impl("view_as_real_copy", ViewAsRealCopy);
   // embedding_bag.h
   m.impl("_embedding_bag", EmbeddingBag);
@@ -396,6 +403,8 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("std", StdOfAll);
   m.impl("std.dim", StdOfDimensions);
   m.impl("svd", at::native::svd);
+  // embedding_bag.h
+  m.impl("embedding_sparse_backward", EmbeddingSparseBackward);
   // factories.h
   m.impl("_foreach_copy_", ForeachCopy_);
   // layer_norm.h

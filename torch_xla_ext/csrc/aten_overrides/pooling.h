@@ -283,7 +283,8 @@ at::Tensor MaxPool(const at::Tensor& self, at::IntArrayRef kernel_size,
               "max_pool: not implemented for '", self.scalar_type(), "'");
   CheckPooledSizes(self, kernel_size, stride, padding, dilation, ceil_mode,
                    kSpatial);
-  if (IsDilated(dilation) || IsSeenByPython(self) || HasTangent(self)) {
+  if (IsDilated(dilation) || IsSeenByPython(self) || HasTangent(self) ||
+      IsTransformed()) {
     return std::get<0>(
         kWithIndices(self, kernel_size, stride, padding, dilation, ceil_mode));
   }

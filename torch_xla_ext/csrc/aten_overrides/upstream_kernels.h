@@ -4,10 +4,12 @@
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_UPSTREAM_KERNELS_H_
 
 #include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/Operators.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/native/CPUFallback.h>
 #include <c10/core/AutogradState.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <cstdint>
@@ -15,6 +17,7 @@
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 #include "torch_xla_ext/csrc/native_functions.h"
 #include "torch_xla_ext/csrc/runtime_fixes/mixed_devices.h"
@@ -37,6 +40,13 @@ inline bool IsSeenByPython(const at::Tensor& tensor) {
 inline bool HasTangent(const at::Tensor& tensor) {
   return c10::AutogradState::get_tls_state().get_fw_grad_mode() &&
          tensor._fw_grad(/*level=*/0).defined();
+}
+
+// Whether a transform of torch.func runs, which refuses upstream's functions
+// that come before autograd.
+inline bool IsTransformed() {
+  return c10::impl::tls_local_dispatch_key_set().included_.has(
+      c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
 }
 
 // Types of upstream kernels that have overloads.
@@ -161,6 +171,39 @@ struct OfScalarsToo<at::Tensor(const at::Tensor&, Others...), kKernel> {
     return self.dim() == 0 ? AsScalar(result) : result;
   }
 };
+
+inline void Widen(std::vector<int64_t>& sizes, const at::Tensor& tensor) {
+  sizes = at::infer_size(sizes, tensor.sizes());
+}
+template <typename Other>
+void Widen(std::vector<int64_t>&, const Other&) {}
+
+inline at::Tensor OfSizes(const at::Tensor& tensor, at::IntArrayRef sizes) {
+  return tensor.sizes() == sizes ? tensor : at::expand_copy(tensor, sizes);
+}
+template <typename Other>
+const Other& OfSizes(const Other& other, at::IntArrayRef) {
+  return other;
+}
+
+// `kKernel` of tensors that broadcast, as vmap passes them. The upstream kernel
+// needs equal sizes.
+template <typename Function, Function* kKernel>
+struct Broadcast;
+
+template <typename... Arguments, at::Tensor (*kKernel)(Arguments...)>
+struct Broadcast<at::Tensor(Arguments...), kKernel> {
+  static at::Tensor Call(Arguments... arguments) {
+    std::vector<int64_t> sizes;
+    (Widen(sizes, arguments), ...);
+    return kKernel(OfSizes(arguments, sizes)...);
+  }
+};
+
+// The same for a kernel without overloads.
+template <auto kKernel>
+inline constexpr auto kBroadcast =
+    &Broadcast<std::remove_pointer_t<decltype(kKernel)>, kKernel>::Call;
 
 inline bool IsGiven(const std::optional<at::Tensor>& tensor) {
   return tensor.has_value() && tensor->defined();

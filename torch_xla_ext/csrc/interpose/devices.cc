@@ -1,6 +1,8 @@
 // Interposes on functions that look up a device: the number of a missing device
-// raises an error of one sentence, and the device of SPMD has a kind,
-// attributes and memory (runtime_fixes/devices.h).
+// raises an error of one sentence, the device of SPMD has a kind, attributes
+// and memory (runtime_fixes/devices.h), and after use_spmd() it is the only
+// one. Upstream lists devices once: if a program had asked for one before
+// use_spmd(), its next computation crashed the process.
 //
 // This works because the upstream binary calls the first one through its PLT,
 // and PjRtComputationClient's through its vtable, which refers to them by their
@@ -18,13 +20,31 @@
 
 namespace torch_xla {
 namespace bridge {
+namespace {
+
+const torch::lazy::BackendDevice& SpmdDevice() {
+  static const auto& device =
+      *new torch::lazy::BackendDevice(ParseDeviceString("SPMD:0"));
+  return device;
+}
+
+}  // namespace
+
+torch::lazy::BackendDevice GetCurrentDevice() {
+  static const auto upstream = UpstreamFunction(&GetCurrentDevice);
+  return UseVirtualDevice(/*force_spmd=*/false) ? SpmdDevice() : upstream();
+}
 
 torch::lazy::BackendDevice AtenDeviceToXlaDevice(const c10::Device& device) {
   static const auto upstream = UpstreamFunction(&AtenDeviceToXlaDevice);
+  const bool is_spmd = UseVirtualDevice(/*force_spmd=*/false);
   try {
-    return upstream(device);
+    const torch::lazy::BackendDevice found = upstream(device);
+    if (!is_spmd) return found;
+    torch_xla_ext::CheckDeviceExists(device.has_index() ? device.index() : 0,
+                                     /*count=*/1, is_spmd);
+    return SpmdDevice();
   } catch (const std::out_of_range&) {
-    const bool is_spmd = UseVirtualDevice(/*force_spmd=*/false);
     const auto client = runtime::GetComputationClientIfInitialized();
     torch_xla_ext::CheckDeviceExists(
         device.index(),

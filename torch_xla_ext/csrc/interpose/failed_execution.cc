@@ -1,6 +1,7 @@
 // Interposes on MultiWait::Wait and the two functions that execute programs: a
 // failed execution reports its error once, and using its results is an error
-// (runtime_fixes/failures.h).
+// (runtime_fixes/failures.h). An argument on another device is an error of one
+// sentence.
 //
 // This works because the upstream binary calls MultiWait::Wait in two places
 // only, both on the member of an XLAGraphExecutor::Async that its caller holds,
@@ -17,6 +18,7 @@
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/launch_threads.h"
 #include "torch_xla_ext/csrc/interpose/upstream_function.h"
+#include "torch_xla_ext/csrc/runtime_fixes/devices.h"
 #include "torch_xla_ext/csrc/runtime_fixes/failures.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 #include "torch_xla_ext/csrc/runtime_fixes/without_gil.h"
@@ -81,7 +83,14 @@ PjRtComputationClient::ExecuteComputation(
   torch_xla_ext::ThrowLostProcess();
   torch_xla_ext::CheckHaveValues(arguments);
   const torch_xla_ext::WithoutGil without_gil;
-  return upstream(this, computation, arguments, device, options);
+  try {
+    return upstream(this, computation, arguments, device, options);
+  } catch (const std::runtime_error&) {
+    for (const ComputationClient::DataPtr& argument : arguments) {
+      torch_xla_ext::CheckIsOn(device, argument->device().toString());
+    }
+    throw;
+  }
 }
 
 std::vector<ComputationClient::DataPtr>

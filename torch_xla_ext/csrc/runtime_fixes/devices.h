@@ -28,6 +28,20 @@ inline void CheckDeviceExists(size_t number, size_t count, bool is_spmd) {
                           std::to_string(count) + ", from xla:0 on");
 }
 
+// Throws if an argument of a program on `device` is on `other`. Upstream's
+// error names XLA's devices.
+inline void CheckIsOn(const std::string& device, const std::string& other) {
+  if (device == other) return;
+  const auto name = [](const std::string& text) {
+    return "xla" + text.substr(text.find(':'));
+  };
+  throw std::runtime_error(
+      "Expected all tensors to be on the same device, but found at least two "
+      "devices, " +
+      name(device) + " and " + name(other) +
+      "! Please move one of them with .to().");
+}
+
 // A device that represents all devices in queries of common properties, such as
 // the kind.
 inline std::string AnyOf(const std::string& device,

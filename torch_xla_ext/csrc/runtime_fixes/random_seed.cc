@@ -3,6 +3,7 @@
 #include <mutex>
 #include <optional>
 
+#include "torch_xla_ext/csrc/runtime_fixes/failures.h"
 #include "torch_xla_ext/csrc/runtime_fixes/new_client.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
@@ -41,6 +42,9 @@ void SeedNewDevices() {
 }  // namespace
 
 void SeedAllDevices(uint64_t seed) {
+  // In a forked process, such as a loader's worker, which seeds PyTorch, the
+  // locks of seeds may belong to threads that only the parent has.
+  if (ClientFailed()) return;
   // The device of sharded programs needs no client. It may create one while its
   // seed is locked, so SeedNewDevices must not set it.
   torch_xla::XLAGraphExecutor::Get()->SetRngSeed(

@@ -1,9 +1,11 @@
 #include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
 
+#include <pthread.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <array>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -16,9 +18,14 @@ namespace {
 
 thread_local bool device_is_locked = false;
 
-// Never destroyed: threads may run at exit.
+// Never destroyed: threads may run at exit. Free in forked processes: its
+// holder may be a thread that only the parent has.
 std::recursive_mutex& Mutex() {
-  static auto& mutex = *new std::recursive_mutex;
+  static auto& mutex = *[] {
+    pthread_atfork(nullptr, nullptr,
+                   [] { new (&Mutex()) std::recursive_mutex; });
+    return new std::recursive_mutex;
+  }();
   return mutex;
 }
 

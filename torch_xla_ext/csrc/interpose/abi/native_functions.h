@@ -55,17 +55,17 @@ using KernelOf = typename WithNumbersForSizes<typename Op::schema>::type;
   KERNEL(amax) KERNEL(amin) KERNEL(argmax) KERNEL(argmin) KERNEL(as_strided)   \
   KERNEL(as_strided_) KERNEL(as_strided_scatter) KERNEL(asin) KERNEL(asinh)    \
   KERNEL(atan) KERNEL(atan2) KERNEL(atanh) KERNEL(avg_pool2d)                  \
-  KERNEL(avg_pool2d_backward) KERNEL(avg_pool3d) KERNEL(bernoulli)             \
-  KERNEL(binary_cross_entropy_backward) KERNEL(cat) KERNEL(constant_pad_nd)    \
-  KERNEL(cos) KERNEL(cosh) KERNEL(cumprod) KERNEL(cumsum) KERNEL(einsum)       \
-  KERNEL(elu_backward) KERNEL(erf) KERNEL(erfc) KERNEL(erfinv) KERNEL(exp)     \
-  KERNEL(expm1) KERNEL(exponential_) KERNEL(flip) KERNEL(full) KERNEL(gather)  \
-  KERNEL(gelu) KERNEL(gelu_backward) KERNEL(glu) KERNEL(hardsigmoid)           \
-  KERNEL(hardswish) KERNEL(index_add) KERNEL(index_copy) KERNEL(index_put_)    \
-  KERNEL(index_select) KERNEL(isnan) KERNEL(isneginf) KERNEL(kthvalue)         \
-  KERNEL(leaky_relu) KERNEL(leaky_relu_backward) KERNEL(linalg_inv_ex)         \
-  KERNEL(linalg_vector_norm) KERNEL(linspace) KERNEL(log10) KERNEL(log1p)      \
-  KERNEL(log2) KERNEL(logical_and) KERNEL(logical_not) KERNEL(logical_or)      \
+  KERNEL(avg_pool2d_backward) KERNEL(avg_pool3d) KERNEL(bernoulli) KERNEL(cat) \
+  KERNEL(constant_pad_nd) KERNEL(cos) KERNEL(cosh) KERNEL(cumprod)             \
+  KERNEL(cumsum) KERNEL(einsum) KERNEL(elu_backward) KERNEL(erf) KERNEL(erfc)  \
+  KERNEL(erfinv) KERNEL(exp) KERNEL(expm1) KERNEL(exponential_) KERNEL(flip)   \
+  KERNEL(full) KERNEL(gather) KERNEL(gelu) KERNEL(gelu_backward) KERNEL(glu)   \
+  KERNEL(hardshrink_backward) KERNEL(hardsigmoid) KERNEL(hardswish)            \
+  KERNEL(index_add) KERNEL(index_copy) KERNEL(index_put_) KERNEL(index_select) \
+  KERNEL(isnan) KERNEL(isneginf) KERNEL(kthvalue) KERNEL(leaky_relu)           \
+  KERNEL(leaky_relu_backward) KERNEL(linalg_inv_ex) KERNEL(linalg_vector_norm) \
+  KERNEL(linspace) KERNEL(log10) KERNEL(log1p) KERNEL(log2)                    \
+  KERNEL(logical_and) KERNEL(logical_not) KERNEL(logical_or)                   \
   KERNEL(logical_xor) KERNEL(logit) KERNEL(max_pool2d)                         \
   KERNEL(max_pool2d_with_indices) KERNEL(max_pool2d_with_indices_backward)     \
   KERNEL(max_pool3d) KERNEL(max_pool3d_with_indices)                           \
@@ -82,7 +82,8 @@ using KernelOf = typename WithNumbersForSizes<typename Op::schema>::type;
   KERNEL(rsqrt) KERNEL(scatter_add) KERNEL(sigmoid) KERNEL(sigmoid_backward)   \
   KERNEL(silu) KERNEL(sin) KERNEL(sinh) KERNEL(slice_scatter)                  \
   KERNEL(smooth_l1_loss) KERNEL(smooth_l1_loss_backward) KERNEL(softplus)      \
-  KERNEL(sort) KERNEL(sqrt) KERNEL(tan) KERNEL(tanh) KERNEL(tanh_backward)     \
+  KERNEL(softshrink_backward) KERNEL(sort) KERNEL(sqrt) KERNEL(tan)            \
+  KERNEL(tanh) KERNEL(tanh_backward)                                           \
   KERNEL(topk) KERNEL(trace) KERNEL(uniform_) KERNEL(upsample_nearest2d)       \
   KERNEL(view_as_real_copy)
 // clang-format on

@@ -60,26 +60,23 @@ def leave(original: Callable[..., object]) -> Callable[..., object]:
     return leave
 
 
-def xla_autocast(_: type) -> type:
-    """Replace torch_xla.amp.autocast, because torch_xla's class fails on the CPU."""
-    return _Autocast
+def xla_autocast(_: type) -> Callable[..., torch.autocast]:
+    """Replace torch_xla.amp.autocast, a class that fails on the CPU and in torch.compile."""
 
-
-class _Autocast(torch.autocast):
-    """torch_xla.amp.autocast: ``torch.autocast("xla")`` with a device as its first argument."""
-
-    def __init__(
-        self,
+    def autocast(
         device: torch.device | str,
         enabled: bool = True,
         dtype: torch.dtype | None = None,
         cache_enabled: bool = True,
-    ) -> None:
+    ) -> torch.autocast:
+        """Return ``torch.autocast("xla")``, with a device as the first argument."""
         if torch.device(device).type != "xla":
             raise ValueError(f"torch_xla.amp.autocast: expected an XLA device but got {device}")
         if dtype is None:
             dtype = torch.float16 if _is_gpu() else torch.bfloat16
-        super().__init__("xla", dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+        return torch.autocast("xla", dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+    return autocast
 
 
 def _is_gpu() -> bool:
