@@ -1,4 +1,4 @@
-"""Gathers, shifts, grouped convolutions and copies of sharded tensors: the numbers of one device."""
+"""Gathers, shifts, grouped convolutions and copies of sharded tensors are right."""
 
 import os
 from collections.abc import Callable

@@ -335,6 +335,12 @@ FIXES = (
         },
     ),
     _torch_xla(
+        "fully_sharded",
+        reason="parameters of XlaFullyShardedDataParallel(compute_dtype=…) report another dtype",
+        test="tests/users/fully_sharded_test.py",
+        replaces={"_XLAC:_replace_xla_tensor": "fully_sharded:replace_xla_tensor"},
+    ),
+    _torch_xla(
         "exported_programs",
         reason="StableHLO of a program for several devices has calls that only this process knows",
         test="tests/sharding/reads_test.py",
