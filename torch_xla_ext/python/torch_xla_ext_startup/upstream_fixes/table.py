@@ -14,6 +14,7 @@ from xla_kernels.triton.fixes import fixes
 _BACKEND = "torch._dynamo.backends.torchxla"
 _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
 _SHARDING = "torch_xla.distributed.spmd.xla_sharding"
+_SHARDED = "torch_xla.distributed.spmd.xla_sharded_tensor:XLAShardedTensor"
 _LOADER = "torch_xla.distributed.parallel_loader"
 _CHECKPOINTS = "torch_xla.experimental.distributed_checkpoint"
 _KERNELS = "torch_xla.experimental.custom_kernel"
@@ -347,6 +348,17 @@ FIXES = (
         replaces={
             f"_XLAC:{name}": f"exported_programs:{name.removeprefix('_')}"
             for name in ("_get_stablehlo", "_run_stablehlo")
+        },
+    ),
+    _torch_xla(
+        "sharded_tensors",
+        reason="PyTorch refuses numpy(), tolist() and formatting of results of marked tensors",
+        test="tests/users/marked_tensors_test.py",
+        replaces={
+            f"{_SHARDED}.__torch_dispatch__": "sharded_tensors:torch_dispatch",
+            f"{_SHARDED}.__torch_function__": "sharded_tensors:torch_function",
+            f"{_SHARDED}.__format__": "sharded_tensors:method",
+            f"{_SHARDED}.tolist": "sharded_tensors:method",
         },
     ),
     _torch_xla(
