@@ -92,6 +92,25 @@ def test_grouped_convolutions(kernel_size: int, groups: int, spec: tuple | None)
         torch.testing.assert_close(one.cpu(), right, rtol=1e-4, atol=1e-3)
 
 
+def test_the_gradient_of_a_grouped_convolution_that_is_marked(cube: xs.Mesh) -> None:
+    """XLA's partitioner ended the process."""
+    mesh = xs.Mesh(np.arange(8), (2, 4), ("x", "y"))
+    x, weight = torch.randn(8, 8, 8), torch.randn(8, 4, 3)
+
+    def gradients(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        leaves = [x.requires_grad_(), weight.requires_grad_()]
+        result = functional.conv1d(x, weight, padding=1, groups=2)
+        return torch.autograd.grad(result.square().sum(), leaves)
+
+    found = gradients(
+        marked(x, mesh, ("x", None, None)), marked(weight, cube, (cube.axis_names, None, None))
+    )
+    xs.mark_sharding(found[1], mesh, (None, "y", None))
+    torch_xla.sync()
+    for one, right in zip(found, gradients(x, weight), strict=True):
+        torch.testing.assert_close(one.cpu(), right, rtol=1e-4, atol=1e-3)
+
+
 def written(x: torch.Tensor, row: torch.Tensor) -> list[torch.Tensor]:
     whole = torch.zeros(4, 8, 16, device=x.device)
     whole.copy_(x)

@@ -280,11 +280,12 @@ class PartitionedOperands : public ProgramPass {
       kernel.push_back(
           dimensions.Number(hlo::convolution::kKernelInputFeature));
     }
-    if (one->Number(instruction::kBatchGroupCount) > 1) {
-      input.clear();
-      kernel.clear();
-    } else if (one->Number(instruction::kFeatureGroupCount) > 1) {
-      input.resize(1);
+    const bool has_batch_groups =
+        one->Number(instruction::kBatchGroupCount) > 1;
+    const bool has_groups =
+        has_batch_groups || one->Number(instruction::kFeatureGroupCount) > 1;
+    if (has_groups) {
+      input.resize(has_batch_groups ? 0 : 1);
       kernel.clear();
     }
     const std::vector<uint64_t> operands =
@@ -292,7 +293,11 @@ class PartitionedOperands : public ProgramPass {
     one->SetNumbers(instruction::kOperandIds,
                     {WholeBut(operands[0], std::move(input)),
                      WholeBut(operands[1], std::move(kernel))});
-    if (CropsDilated(*one)) {
+    if (has_batch_groups) {
+      GatherResult(one, {});
+    } else if (has_groups) {
+      GatherResult(one, {dimensions.Number(hlo::convolution::kOutputBatch)});
+    } else if (CropsDilated(*one)) {
       GatherResult(one, {dimensions.Number(hlo::convolution::kOutputBatch),
                          dimensions.Number(hlo::convolution::kOutputFeature)});
     }
