@@ -126,3 +126,18 @@ def test_a_maximum_in_a_region_has_no_gradient() -> None:
     torch.testing.assert_close(whole.detach().cpu(), x.detach().cpu().view(4, 2, 4).amax(0))
     with pytest.raises(RuntimeError, match="only all_reduce with REDUCE_SUM has gradients"):
         whole.sum().backward()
+
+
+@pytest.mark.parametrize("kind", [xm.REDUCE_AND, xm.REDUCE_OR])
+def test_and_and_or_are_of_booleans(kind: str) -> None:
+    """XLA refused the program of numbers, in a sentence about its instructions."""
+    mesh = xs.Mesh(np.arange(4), *MESHES["line"])
+    x = torch.tensor([[True, False], [True, True], [True, False], [True, False]])
+    on_devices = x.to("xla")
+    xs.mark_sharding(on_devices, mesh, ("x", None))
+    part = xs.enable_manual_sharding(on_devices, ("x", None), mesh=mesh).global_tensor
+    total = xm.all_reduce(kind, part)
+    whole = xs.disable_manual_sharding(total, (None, None), (1, 2), mesh=mesh).global_tensor
+    assert whole.tolist() == [x.all(0).tolist() if kind == xm.REDUCE_AND else x.any(0).tolist()]
+    with pytest.raises(TypeError, match=rf"compute '{kind}' of torch.bool, not of torch.int32"):
+        xm.all_reduce(kind, part.int())

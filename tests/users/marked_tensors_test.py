@@ -1,11 +1,15 @@
 """Programs with the results of mark_sharding, a subclass whose operations Python dispatches."""
 
+import copy
 import os
+import pickle
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch_xla.distributed.spmd as xs
+
+import torch_xla_ext
 
 os.environ.setdefault("CPU_NUM_DEVICES", "2")  # before the first device is made
 
@@ -48,3 +52,43 @@ def test_programs(name: str, mesh: xs.Mesh) -> None:
     marked = xs.mark_sharding(VALUES.to("xla"), mesh, ("x", None))
     result = torch.as_tensor(function(marked).cpu())
     torch.testing.assert_close(result, function(VALUES.clone()), check_stride=False)
+
+
+ON_THE_HOST = {
+    "numpy": lambda x: torch.from_numpy(x.cpu().numpy()),
+    "numpy of a result": lambda x: torch.from_numpy((x + 1).detach().cpu().numpy()),
+    "tolist": lambda x: torch.tensor(x.tolist()),
+    "tolist of a result": lambda x: torch.tensor((x * 2).tolist()),
+    "format": lambda x: torch.tensor(float(f"{x.sum():.2f}")),
+    "shared memory": lambda x: x.cpu().share_memory_(),
+    "deepcopy": lambda x: copy.deepcopy(x) + 1,
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+    "a parameter": lambda x: trained(torch.nn.Parameter(x)),
+    "compiled": lambda x: compiled(x, lambda x: torch.compile(x, backend="openxla")),
+    "captured": lambda x: compiled(x, torch_xla_ext.capture),
+}
+
+
+def trained(parameter: torch.nn.Parameter) -> torch.Tensor:
+    optimizer = torch.optim.AdamW([parameter], lr=0.1)
+    for _ in range(2):
+        (parameter * parameter).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return parameter.detach()
+
+
+def compiled(x: torch.Tensor, way: Callable[..., Callable]) -> torch.Tensor:
+    if x.device.type == "cpu":
+        return x * 2
+    torch._dynamo.reset()
+    function = way(lambda x: x * 2)
+    return [function(x) for _ in range(3)][-1]
+
+
+@pytest.mark.parametrize("name", ON_THE_HOST)
+def test_values_on_the_host(name: str, mesh: xs.Mesh) -> None:
+    """PyTorch refuses numpy(), tolist() and formatting of a subclass, which results were, too."""
+    function = ON_THE_HOST[name]
+    x = xs.mark_sharding(VALUES.to("xla"), mesh, ("x", None))
+    torch.testing.assert_close(torch.as_tensor(function(x).cpu()), function(VALUES.clone()))

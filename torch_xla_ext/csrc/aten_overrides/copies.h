@@ -87,8 +87,14 @@ inline at::Tensor CopyFrom(const at::Tensor& self, const at::Tensor& dst,
       return result.copy_(*values);
     }
   }
-  return Upstream::_copy_from(RoundedFor(dst.scalar_type(), self), dst,
-                              non_blocking);
+  at::Tensor source = RoundedFor(dst.scalar_type(), self);
+  // The upstream kernel gives `dst` the sharding of `self`, which is invalid
+  // for a tensor with more dimensions. An expanded copy has none.
+  if (self.device().is_xla() && dst.device().is_xla() &&
+      self.dim() != dst.dim()) {
+    source = at::expand_copy(source, dst.sizes());
+  }
+  return Upstream::_copy_from(source, dst, non_blocking);
 }
 
 inline at::Tensor& Copy_(at::Tensor& self, const at::Tensor& src,

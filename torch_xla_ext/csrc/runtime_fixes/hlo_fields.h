@@ -32,8 +32,9 @@ constexpr uint32_t kName = 1, kOpcode = 2, kShape = 3, kMetadata = 7,
                    kLiteral = 8, kParameterNumber = 9, kTupleIndex = 13,
                    kDimensions = 14, kWindow = 15, kExponentBits = 18,
                    kMantissaBits = 19, kConvolutionDimensionNumbers = 16,
-                   kPaddingConfig = 21, kCustomCallTarget = 28,
-                   kDotDimensionNumbers = 30, kId = 35, kOperandIds = 36,
+                   kSliceDimensions = 17, kPaddingConfig = 21,
+                   kCustomCallTarget = 28, kDotDimensionNumbers = 30,
+                   kGatherDimensionNumbers = 33, kId = 35, kOperandIds = 36,
                    kCalledComputationIds = 38, kSharding = 40,
                    kBackendConfig = 43, kScatterDimensionNumbers = 48,
                    kFeatureGroupCount = 50, kPrecisionConfig = 51,
@@ -43,17 +44,23 @@ constexpr uint32_t kName = 1, kOpcode = 2, kShape = 3, kMetadata = 7,
 namespace convolution {
 constexpr uint32_t kKernelInputFeature = 3, kKernelOutputFeature = 4,
                    kInputBatch = 7, kInputFeature = 8, kOutputBatch = 9,
-                   kOutputFeature = 10;
+                   kOutputFeature = 10, kInputSpatial = 11;
 }
 namespace dot {
 constexpr uint32_t kLeftContracting = 1, kRightContracting = 2, kLeftBatch = 3,
                    kRightBatch = 4;
 }
+namespace gather {
+constexpr uint32_t kCollapsed = 2;
+}
+namespace slice {
+constexpr uint32_t kStart = 1, kLimit = 2, kStride = 3;  // of a dimension
+}
 namespace scatter {
 constexpr uint32_t kUpdateWindow = 1, kIndexVector = 4, kOperandBatch = 5;
 }
 namespace padding {
-constexpr uint32_t kDimensions = 1, kHigh = 2;  // of a dimension
+constexpr uint32_t kDimensions = 1, kLow = 1, kHigh = 2;  // of a dimension
 }
 namespace precision_config {
 constexpr uint32_t kOperandPrecision = 1, kAlgorithm = 2;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -64,6 +65,11 @@ class PartitionedOperands : public ProgramPass {
       : ProgramPass(serialized, "operand") {}
 
  private:
+  struct Pad {
+    std::vector<uint64_t> sizes;  // of the operand
+    std::vector<uint64_t> low;
+  };
+
   void LookAtComputation(const ProtobufMessage& message) override {
     const uint64_t root = message.Number(hlo::computation::kRootId);
     size_t operations = 0;
@@ -136,8 +142,15 @@ class PartitionedOperands : public ProgramPass {
     } else if (opcode == "select-and-scatter") {
       GatherOfSelectAndScatter(one);
     } else if (opcode == "convolution" &&
-               (has_several_axes_ || !is_sorted_ || CropsDilated(*one))) {
+               (has_several_axes_ || !is_sorted_ || CropsDilated(*one) ||
+                IsGroupedProduct(*one))) {
       GatherOfConvolution(one);
+    } else if (opcode == "gather" && has_several_axes_ && devices_ > 4) {
+      GatherOfGather(one);
+    } else if (opcode == "pad") {
+      EnlargePad(one);
+    } else if (opcode == "slice") {
+      SeparateSlice(one);
     } else if (!is_sorted_ && opcode == "dot") {
       GatherOfDot(one);
     } else if (opcode == "reduce") {
@@ -208,6 +221,29 @@ class PartitionedOperands : public ProgramPass {
         });
   }
 
+  // Whether a convolution in groups is a matrix product for each of them: a
+  // window has one pixel, or all of them.
+  bool IsGroupedProduct(const ProtobufMessage& one) const {
+    if (one.Number(instruction::kFeatureGroupCount) <= 1 &&
+        one.Number(instruction::kBatchGroupCount) <= 1) {
+      return false;
+    }
+    const std::vector<uint64_t> sizes =
+        SizesOf(one.Numbers(instruction::kOperandIds)[0]);
+    const std::vector<uint64_t> spatial =
+        ProtobufMessage(one.Bytes(instruction::kConvolutionDimensionNumbers))
+            .Numbers(hlo::convolution::kInputSpatial);
+    const std::vector<std::string_view> dimensions =
+        ProtobufMessage(one.Bytes(instruction::kWindow))
+            .All(hlo::window::kDimensions);
+    for (size_t i = 0; i < spatial.size(); ++i) {
+      const uint64_t size =
+          ProtobufMessage(dimensions.at(i)).Number(hlo::window::kSize);
+      if (size != 1 && size != sizes.at(spatial[i])) return false;
+    }
+    return true;
+  }
+
   std::vector<uint64_t> SizesOf(uint64_t operand) const {
     return ProtobufMessage(shapes_.at(operand)).Numbers(shape::kDimensions);
   }
@@ -244,11 +280,12 @@ class PartitionedOperands : public ProgramPass {
       kernel.push_back(
           dimensions.Number(hlo::convolution::kKernelInputFeature));
     }
-    if (one->Number(instruction::kBatchGroupCount) > 1) {
-      input.clear();
-      kernel.clear();
-    } else if (one->Number(instruction::kFeatureGroupCount) > 1) {
-      input.resize(1);
+    const bool has_batch_groups =
+        one->Number(instruction::kBatchGroupCount) > 1;
+    const bool has_groups =
+        has_batch_groups || one->Number(instruction::kFeatureGroupCount) > 1;
+    if (has_groups) {
+      input.resize(has_batch_groups ? 0 : 1);
       kernel.clear();
     }
     const std::vector<uint64_t> operands =
@@ -256,10 +293,94 @@ class PartitionedOperands : public ProgramPass {
     one->SetNumbers(instruction::kOperandIds,
                     {WholeBut(operands[0], std::move(input)),
                      WholeBut(operands[1], std::move(kernel))});
-    if (CropsDilated(*one)) {
+    if (has_batch_groups) {
+      GatherResult(one, {});
+    } else if (has_groups) {
+      GatherResult(one, {dimensions.Number(hlo::convolution::kOutputBatch)});
+    } else if (CropsDilated(*one)) {
       GatherResult(one, {dimensions.Number(hlo::convolution::kOutputBatch),
                          dimensions.Number(hlo::convolution::kOutputFeature)});
     }
+  }
+
+  void GatherOfGather(ProtobufMessage* one) {
+    std::vector<uint64_t> indexed =
+        ProtobufMessage(one->Bytes(instruction::kGatherDimensionNumbers))
+            .Numbers(hlo::gather::kCollapsed);
+    std::vector<uint64_t> operands = one->Numbers(instruction::kOperandIds);
+    if (indexed.size() < 2) return;
+    // Such as a batch.
+    if (indexed.size() == SizesOf(operands[0]).size()) {
+      indexed.erase(indexed.begin());
+    }
+    operands[0] = WholeIn(operands[0], indexed);
+    one->SetNumbers(instruction::kOperandIds, operands);
+  }
+
+  // Pads by more, and takes a slice of the result.
+  void EnlargePad(ProtobufMessage* one) {
+    const std::vector<uint64_t> operands =
+        one->Numbers(instruction::kOperandIds);
+    const std::vector<uint64_t> before = SizesOf(operands[0]);
+    const uint64_t id = one->Number(instruction::kId);
+    ProtobufMessage configuration(one->Bytes(instruction::kPaddingConfig));
+    std::vector<uint64_t> sizes = SizesOf(id);
+    std::vector<std::string> edges, limits;
+    Pad& pad = pads_[id] = {before, {}};
+    bool is_shift = false;
+    for (const std::string_view text :
+         configuration.All(hlo::padding::kDimensions)) {
+      ProtobufMessage edge(text), limit;
+      uint64_t& size = sizes.at(edges.size());
+      pad.low.push_back(edge.Number(hlo::padding::kLow));
+      limit.SetNumber(hlo::slice::kLimit, size);
+      limit.SetNumber(hlo::slice::kStride, 1);
+      if (size == before.at(edges.size()) && pad.low.back() != 0) {
+        is_shift = true;
+        size += devices_;
+        edge.SetNumber(hlo::padding::kHigh,
+                       edge.Number(hlo::padding::kHigh) + devices_);
+      }
+      edges.push_back(edge.Serialize());
+      limits.push_back(limit.Serialize());
+    }
+    if (!is_shift) return;
+    configuration.Replace(hlo::padding::kDimensions, edges);
+    ProtobufMessage shape(shapes_.at(id)), enlarged, slice;
+    shape.SetNumbers(shape::kDimensions, sizes);
+    enlarged.SetBytes(instruction::kPaddingConfig, configuration.Serialize());
+    const uint64_t whole =
+        Add("pad", shape.Serialize(), operands, std::move(enlarged));
+    slice.SetBytes(instruction::kName, one->Bytes(instruction::kName));
+    slice.SetBytes(instruction::kOpcode, "slice");
+    slice.SetBytes(instruction::kShape, shapes_.at(id));
+    slice.SetNumber(instruction::kId, id);
+    slice.SetNumbers(instruction::kOperandIds, {Barrier(whole)});
+    slice.Replace(instruction::kSliceDimensions, limits);
+    *one = std::move(slice);
+  }
+
+  // Keeps the partitioner from making one pad of a slice of a pad.
+  void SeparateSlice(ProtobufMessage* one) {
+    const uint64_t operand = one->Numbers(instruction::kOperandIds)[0];
+    const auto pad = pads_.find(operand);
+    if (pad == pads_.end()) return;
+    const std::vector<uint64_t> sizes = SizesOf(one->Number(instruction::kId));
+    const std::vector<std::string_view> dimensions =
+        one->All(instruction::kSliceDimensions);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (sizes[i] != pad->second.sizes[i] ||
+          ProtobufMessage(dimensions.at(i)).Number(hlo::slice::kStart) ==
+              pad->second.low[i]) {
+        continue;
+      }
+      one->SetNumbers(instruction::kOperandIds, {Barrier(operand)});
+      return;
+    }
+  }
+
+  uint64_t Barrier(uint64_t operand) {
+    return Add("opt-barrier", shapes_.at(operand), {operand});
   }
 
   void GatherOfDot(ProtobufMessage* one) {
@@ -345,6 +466,7 @@ class PartitionedOperands : public ProgramPass {
   }
 
   std::unordered_set<uint64_t> parts_;  // in a region of manual sharding
+  std::unordered_map<uint64_t, Pad> pads_;
   std::unordered_set<uint64_t> known_;  // computations that devices can share
   uint64_t devices_ = 1;
   bool has_several_axes_ = false;

@@ -8,9 +8,9 @@
 namespace torch_xla_ext {
 
 // Returns the program `module`, a serialized xla::HloModuleProto, in which
-// operands of scatters, convolutions, matrix products, select-and-scatters and
-// reductions are replaced, if it has shardings. Returns nothing if no operand
-// needs to change.
+// operands of gathers, scatters, convolutions, matrix products, pads, slices,
+// select-and-scatters and reductions are replaced, if it has shardings. Returns
+// nothing if no operand needs to change.
 //
 // Scatters get more updates, up to a multiple of the number of devices, whose
 // indices are out of range, so that they are dropped. If the updates are
@@ -39,7 +39,20 @@ namespace torch_xla_ext {
 // another axis of the mesh. It does the same for the gradient of the weights of
 // a grouped convolution with a divided batch, whose operands become whole. On
 // any mesh, it aborts the process where margins of an input with gaps are
-// omitted, as in the gradient of a convolution with strides.
+// omitted, as in the gradient of a convolution with strides. Grouped
+// convolutions whose windows have one pixel, or all, become whole on any mesh,
+// except for the batch: the partitioner mixes up their groups.
+//
+// Gathers by indices into several dimensions, on more than four devices whose
+// mesh has several axes: if operand and indices are divided along different
+// axes, the partitioner takes some elements from another device's part. The
+// operand becomes whole in the indexed dimensions, except that the first one
+// stays divided if all are indexed, as in torch.gather.
+//
+// Pads that shift a whole operand, so that its size stays the same, and slices
+// of pads, of which the partitioner makes such pads: it leaves out the shift of
+// a dimension along which the result is divided. The pad becomes larger, and a
+// barrier separates it from the slice.
 //
 // Select-and-scatters (gradients of max pooling), if windows overlap: the
 // partitioner omits the contributions of one device's windows to another's

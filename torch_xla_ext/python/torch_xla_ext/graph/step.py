@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 import torch
 import torch_xla
 from torch.utils import _pytree as pytree
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
 from torch_xla_ext import xla_options
 from torch_xla_ext.graph import parallel_compilation
@@ -185,6 +186,8 @@ class CapturedStep(CopiedStep):
         arguments: list[torch.Tensor] = []
         others: dict[int, Any] = {}
         for number, leaf in enumerate(leaves):
+            if isinstance(leaf, XLAShardedTensor) and not leaf.requires_grad:
+                leaves[number] = leaf = leaf.global_tensor
             if not isinstance(leaf, torch.Tensor):
                 others[number] = leaf
             elif leaf.device.type == "xla":

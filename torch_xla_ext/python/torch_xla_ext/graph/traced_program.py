@@ -116,8 +116,10 @@ def keep_shardings(written: Sequence[torch.Tensor], saved: object) -> None:
     if not runtime.is_spmd():
         return
     for tensor in written:
-        if not _XLAC._get_xla_sharding_spec(tensor):
-            _XLAC._xla_mark_sharding(tensor, _XLAC._get_xla_op_sharding(saved.before(tensor)))
+        before = saved.before(tensor)
+        # A view is not marked: the former value is that of its base.
+        if before.shape == tensor.shape and not _XLAC._get_xla_sharding_spec(tensor):
+            _XLAC._xla_mark_sharding(tensor, _XLAC._get_xla_op_sharding(before))
     # Shardings are read from the data, so earlier programs must have run.
     _XLAC._xla_wait_device_ops([])
 

@@ -85,6 +85,14 @@ def _check_processes(name: str) -> None:
     )
 
 
+def _check_dtype(name: str, reduce_type: str, tensor: torch.Tensor) -> None:
+    if reduce_type in (xla_model.REDUCE_AND, xla_model.REDUCE_OR) and tensor.dtype != torch.bool:
+        raise TypeError(
+            f"{name}: XLA's collectives compute {reduce_type!r} of torch.bool, not of "
+            f"{tensor.dtype}: pass tensor != 0, or use REDUCE_MIN or REDUCE_MAX"
+        )
+
+
 def all_reduce(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Replace torch_xla.core.functions.all_reduce, whose gradients in a region lack a sum."""
 
@@ -162,6 +170,7 @@ def _of_part(name: str, part: torch.Tensor, given: dict[str, object]) -> torch.T
             reduce_type, tensor, scale, given["scatter_dim"], given["shard_count"], groups
         )
 
+    _check_dtype(name, reduce_type, part)
     compute = all_reduced if name == "all_reduce" else scattered
     if not (torch.is_grad_enabled() and part.requires_grad):
         return compute(part)

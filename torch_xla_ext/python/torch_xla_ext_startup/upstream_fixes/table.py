@@ -14,6 +14,7 @@ from xla_kernels.triton.fixes import fixes
 _BACKEND = "torch._dynamo.backends.torchxla"
 _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
 _SHARDING = "torch_xla.distributed.spmd.xla_sharding"
+_SHARDED = "torch_xla.distributed.spmd.xla_sharded_tensor:XLAShardedTensor"
 _LOADER = "torch_xla.distributed.parallel_loader"
 _CHECKPOINTS = "torch_xla.experimental.distributed_checkpoint"
 _KERNELS = "torch_xla.experimental.custom_kernel"
@@ -368,12 +369,29 @@ FIXES = (
         },
     ),
     _torch_xla(
+        "fully_sharded",
+        reason="parameters of XlaFullyShardedDataParallel(compute_dtype=…) report another dtype",
+        test="tests/users/fully_sharded_test.py",
+        replaces={"_XLAC:_replace_xla_tensor": "fully_sharded:replace_xla_tensor"},
+    ),
+    _torch_xla(
         "exported_programs",
         reason="StableHLO of a program for several devices has calls that only this process knows",
         test="tests/sharding/reads_test.py",
         replaces={
             f"_XLAC:{name}": f"exported_programs:{name.removeprefix('_')}"
             for name in ("_get_stablehlo", "_run_stablehlo")
+        },
+    ),
+    _torch_xla(
+        "sharded_tensors",
+        reason="PyTorch refuses numpy(), tolist() and formatting of results of marked tensors",
+        test="tests/users/marked_tensors_test.py",
+        replaces={
+            f"{_SHARDED}.__torch_dispatch__": "sharded_tensors:torch_dispatch",
+            f"{_SHARDED}.__torch_function__": "sharded_tensors:torch_function",
+            f"{_SHARDED}.__format__": "sharded_tensors:method",
+            f"{_SHARDED}.tolist": "sharded_tensors:method",
         },
     ),
     _torch_xla(

@@ -1,0 +1,52 @@
+"""Return plain tensors from operations on XLAShardedTensor, which mark_sharding returns.
+
+Upstream, all results are XLAShardedTensors, also those on the CPU. PyTorch refuses numpy(),
+tolist() and formatting of such tensors, and share_memory_() crashed the process.
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch.utils import _pytree as pytree
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
+
+# Their results must have the type of their operand: Parameter() and deepcopy() check that.
+_KEEPS_TYPE = {torch.ops.aten.detach.default, torch.ops.aten.clone.default}
+
+
+def torch_dispatch(_: Callable[..., object]) -> classmethod:
+    """Replace XLAShardedTensor.__torch_dispatch__."""
+
+    def dispatch(
+        cls: type[XLAShardedTensor],
+        func: torch._ops.OpOverload,
+        types: tuple[type, ...],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        args, kwargs = pytree.tree_map_only(cls, _global_tensor, (args, kwargs or {}))
+        with torch._C._DisableTorchDispatch():
+            result = func(*args, **kwargs)
+        return cls(result) if func in _KEEPS_TYPE else result
+
+    return classmethod(dispatch)
+
+
+def torch_function(_: Callable[..., object]) -> Callable[..., object]:
+    """Replace XLAShardedTensor.__torch_function__, which makes results XLAShardedTensors, too."""
+    return torch._C._disabled_torch_function_impl
+
+
+def method(original: Callable[..., object]) -> Callable[..., object]:
+    """Replace a method of torch.Tensor that refuses subclasses."""
+
+    @functools.wraps(original)
+    def call(self: XLAShardedTensor, *args: object) -> object:
+        return original(self.global_tensor, *args)
+
+    return call
+
+
+def _global_tensor(tensor: XLAShardedTensor) -> torch.Tensor:
+    return tensor.global_tensor
