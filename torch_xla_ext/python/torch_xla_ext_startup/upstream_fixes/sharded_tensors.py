@@ -1,4 +1,4 @@
-"""Return plain tensors from operations on XLAShardedTensor, which mark_sharding returns.
+"""Return plain CPU tensors from operations on XLAShardedTensor, which mark_sharding returns.
 
 Upstream, all results are XLAShardedTensors, also those on the CPU. PyTorch refuses numpy(),
 tolist() and formatting of such tensors, and share_memory_() crashed the process.
@@ -8,11 +8,9 @@ import functools
 from collections.abc import Callable
 
 import torch
+from torch._C._dynamo import eval_frame
 from torch.utils import _pytree as pytree
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
-
-# Their results must have the type of their operand: Parameter() and deepcopy() check that.
-_KEEPS_TYPE = {torch.ops.aten.detach.default, torch.ops.aten.clone.default}
 
 
 def torch_dispatch(_: Callable[..., object]) -> classmethod:
@@ -28,8 +26,12 @@ def torch_dispatch(_: Callable[..., object]) -> classmethod:
         args, kwargs = pytree.tree_map_only(cls, _global_tensor, (args, kwargs or {}))
         with torch._C._DisableTorchDispatch():
             result = func(*args, **kwargs)
-        return cls(result) if func in _KEEPS_TYPE else result
+            return pytree.tree_map_only(torch.Tensor, _marked, result)
 
+    # torch.compile shall compile neither this function nor what it calls. (torch.compiler.disable
+    # would import Dynamo.)
+    skip = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(dispatch.__code__, eval_frame._FrameExecStrategy(skip, skip))
     return classmethod(dispatch)
 
 
@@ -46,6 +48,10 @@ def method(original: Callable[..., object]) -> Callable[..., object]:
         return original(self.global_tensor, *args)
 
     return call
+
+
+def _marked(result: torch.Tensor) -> torch.Tensor:
+    return XLAShardedTensor(result) if result.device.type == "xla" else result
 
 
 def _global_tensor(tensor: XLAShardedTensor) -> torch.Tensor:
