@@ -32,7 +32,8 @@ def chosen() -> Device:
     if name == "torch_xla":
         import torch_xla
 
-        torch.backends.cudnn.allow_tf32 = False  # as testing.fixtures
+        # As testing.fixtures; torch.testing forbids to set torch.backends.cudnn.allow_tf32.
+        torch._C._set_cudnn_allow_tf32(False)
         return Device("xla", "openxla", torch_xla.manual_seed, torch_xla.sync)
     if name == "torch_xla_gpu":
         import torch_xla_gpu

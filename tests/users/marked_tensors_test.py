@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla.distributed.spmd as xs
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import torch_xla_ext
 
@@ -92,3 +94,12 @@ def test_values_on_the_host(name: str, mesh: xs.Mesh) -> None:
     function = ON_THE_HOST[name]
     x = xs.mark_sharding(VALUES.to("xla"), mesh, ("x", None))
     torch.testing.assert_close(torch.as_tensor(function(x).cpu()), function(VALUES.clone()))
+
+
+def test_functions_that_xla_meshes_lack(mesh: xs.Mesh) -> None:
+    devices = DeviceMesh("xla", [0, 1])
+    placements, x = [Shard(0)], VALUES.to("xla")
+    assert distribute_tensor(x, devices, placements).tolist() == VALUES.tolist()
+    with pytest.raises(AttributeError, match="torch_xla has distribute_tensor and distribute_m"):
+        DTensor.from_local(x, devices, placements)
+    assert not hasattr(devices, "another") and copy.deepcopy(devices) == devices

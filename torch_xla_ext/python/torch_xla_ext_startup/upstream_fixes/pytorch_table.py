@@ -211,10 +211,10 @@ FIXES = (
         reason="flex_attention refuses XLA tensors",
         test="tests/users/flex_attention_test.py",
         replaces={
+            "torch._dynamo._trace_wrapped_higher_order_op:mod_index": "flex_attention:index",
             "torch.nn.attention.flex_attention:_validate_device": "flex_attention:validate_device",
             "torch.nn.attention.flex_attention:flex_attention_hop": "flex_attention:operator",
             "torch.nn.attention.flex_attention:flex_attention": "flex_attention:flex_attention",
-            "torch._dynamo._trace_wrapped_higher_order_op:mod_index": "flex_attention:index",
         },
         everywhere=True,
     ),

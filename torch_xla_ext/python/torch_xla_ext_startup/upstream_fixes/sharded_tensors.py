@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 from torch._C._dynamo import eval_frame
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _pytree as pytree
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
@@ -48,6 +49,21 @@ def method(original: Callable[..., object]) -> Callable[..., object]:
         return original(self.global_tensor, *args)
 
     return call
+
+
+def missing_attribute(_: None) -> Callable[..., object]:
+    """Make an attribute that a DeviceMesh of XLA devices lacks an error that says what there is."""
+
+    def missing_attribute(self: DeviceMesh, name: str) -> object:
+        text = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if self.__dict__.get("device_type") == "xla":
+            text += (
+                ": of DTensor's functions, torch_xla has distribute_tensor and distribute_module; "
+                "xs.mark_sharding divides intermediate results"
+            )
+        raise AttributeError(text, name=name, obj=self)
+
+    return missing_attribute
 
 
 def _marked(result: torch.Tensor) -> torch.Tensor:

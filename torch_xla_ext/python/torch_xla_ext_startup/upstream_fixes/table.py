@@ -29,18 +29,16 @@ FIXES = (
     ),
     _torch_xla(
         "step_marker",
-        reason="it is unknown whether the program calls torch_xla.sync() itself",
-        test="tests/users/forgotten_sync_test.py",
+        reason="torch_xla.sync(wait=True) returns before the program has ended, and it is unknown "
+        "whether the program calls it",
+        test="tests/users/waiting_test.py",
         replaces={"_XLAC:_xla_step_marker": "training_steps:step_marker"},
     ),
     _torch_xla(
-        "waiting",
-        reason="torch_xla.sync(wait=True) and xm.unlazy return before the program has ended",
+        "unlazy",
+        reason="xm.unlazy returns before the program has ended",
         test="tests/users/waiting_test.py",
-        replaces={
-            "_XLAC:_xla_step_marker": "waiting:step_marker",
-            "torch_xla.core.xla_model:unlazy": "waiting:unlazy",
-        },
+        replaces={"torch_xla.core.xla_model:unlazy": "training_steps:unlazy"},
     ),
     _torch_xla(
         "gru",
@@ -167,6 +165,18 @@ FIXES = (
             f"{_SHARDED}.__format__": "sharded_tensors:method",
             f"{_SHARDED}.tolist": "sharded_tensors:method",
         },
+    ),
+    _torch_xla(
+        "device_meshes",
+        reason="DTensor.from_local and others name an attribute that XLA's DeviceMesh lacks",
+        test="tests/users/marked_tensors_test.py",
+        replaces={
+            "torch.distributed.device_mesh:DeviceMesh.__getattr__": (
+                "sharded_tensors:missing_attribute"
+            )
+        },
+        after=("torch_xla.distributed.spmd.xla_sharded_tensor",),
+        adds=True,
     ),
     _torch_xla(
         "use_spmd",

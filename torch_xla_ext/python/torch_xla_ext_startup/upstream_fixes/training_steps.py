@@ -3,7 +3,8 @@
 Nothing runs until a value is read, so a loop that prints the loss in every hundredth step would
 compile a program of a hundred steps. If an optimizer makes its second step while the first step's
 results are pending, its steps from then on compute all pending values, unless the program calls
-torch_xla.sync() itself.
+torch_xla.sync() itself. That function, and xm.unlazy, also wait here until the devices have
+finished, as their documentation says.
 """
 
 import functools
@@ -25,15 +26,33 @@ _calls_sync = False
 
 
 def step_marker(original: Callable[..., None]) -> Callable[..., None]:
-    """Record that the program calls torch_xla.sync() itself."""
+    """Record that the program calls torch_xla.sync() itself, and wait for the devices if it asks.
+
+    Upstream only waits until the program has been started.
+    """
 
     @functools.wraps(original)
-    def step_marker(*args: object, **options: object) -> None:
+    def step_marker(
+        device: str = "", devices: list[str] | None = None, wait: bool = True, **options: bool
+    ) -> None:
         global _calls_sync
         _calls_sync = True
-        original(*args, **options)
+        original(device, devices or [], wait=wait, **options)
+        if wait:
+            _XLAC._xla_wait_device_ops([])
 
     return step_marker
+
+
+def unlazy(original: Callable[[list[Tensor]], None]) -> Callable[[list[Tensor]], None]:
+    """Make `xm.unlazy` wait for the devices."""
+
+    @functools.wraps(original)
+    def unlazy(tensors: list[Tensor]) -> None:
+        original(tensors)
+        _XLAC._xla_wait_device_ops([])
+
+    return unlazy
 
 
 def register() -> None:
