@@ -50,14 +50,12 @@ namespace torch_xla_ext {
 namespace aten_overrides {
 namespace {
 
-// Upstream's kernels, of which 16-bit floats are computed in float32, as
-// PyTorch's, and those of floats, which refuse booleans or integers.
+// Upstream's kernels, of 16-bit floats in float32, and those of floats only.
 // clang-format off
 #define TORCH_XLA_EXT_UPSTREAM_IN_FLOAT32(KERNEL)                              \
-  KERNEL(_adaptive_avg_pool2d) KERNEL(_adaptive_avg_pool3d) KERNEL(glu)        \
-  KERNEL(hardsigmoid) KERNEL(hardswish) KERNEL(leaky_relu)                     \
-  KERNEL(mish) KERNEL(mse_loss_backward)           \
-  KERNEL(nll_loss2d_backward) KERNEL(silu) KERNEL(softplus)
+  KERNEL(_adaptive_avg_pool2d) KERNEL(_adaptive_avg_pool3d) KERNEL(leaky_relu) \
+  KERNEL(mse_loss_backward) KERNEL(nll_loss2d_backward) KERNEL(hardsigmoid)    \
+  KERNEL(glu) KERNEL(hardswish) KERNEL(mish) KERNEL(silu) KERNEL(softplus)
 #define TORCH_XLA_EXT_UPSTREAM_OF_FLOATS(KERNEL)                               \
   KERNEL(erf) KERNEL(erfc) KERNEL(erfinv) KERNEL(expm1) KERNEL(reciprocal)     \
   KERNEL(rsqrt) KERNEL(sqrt) KERNEL(tan) KERNEL(tanh)
