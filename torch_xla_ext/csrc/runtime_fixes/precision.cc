@@ -16,14 +16,19 @@ namespace {
 
 constexpr uint64_t kDefault = 0;  // of xla::PrecisionConfig::Precision
 
-// Whether a product with this xla::PrecisionConfig has a precision of its own.
-bool IsSet(std::string_view serialized) {
-  const ProtobufMessage config(serialized);
+// Whether a product or convolution has a precision of its own.
+bool IsSet(const ProtobufMessage& product) {
+  const ProtobufMessage config(product.Bytes(instruction::kPrecisionConfig));
   if (config.Has(precision_config::kAlgorithm)) return true;
   const std::vector<uint64_t> precisions =
       config.Numbers(precision_config::kOperandPrecision);
   return std::any_of(precisions.begin(), precisions.end(),
                      [](uint64_t one) { return one != kDefault; });
+}
+
+bool NeedsPrecision(const ProtobufMessage& one) {
+  const std::string_view opcode = one.Bytes(instruction::kOpcode);
+  return (opcode == "dot" || opcode == "convolution") && !IsSet(one);
 }
 
 class Precision : public ProgramPass {
@@ -32,16 +37,17 @@ class Precision : public ProgramPass {
       : ProgramPass(serialized, "precision"), precisions_(precisions) {}
 
  private:
+  void LookAt(const ProtobufMessage& one) override {
+    is_needed_ = is_needed_ || NeedsPrecision(one);
+  }
+  bool IsNeeded() const override { return is_needed_; }
+
   void Change(ProtobufMessage* one) override {
-    const std::string_view opcode = one->Bytes(instruction::kOpcode);
-    if ((opcode != "dot" && opcode != "convolution") ||
-        IsSet(one->Bytes(instruction::kPrecisionConfig))) {
-      return;
-    }
+    if (!NeedsPrecision(*one)) return;
+    const bool is_dot = one->Bytes(instruction::kOpcode) == "dot";
     const uint64_t precision = !IsOfFloat32(*one) ? precisions_.other
-                               : opcode == "dot"
-                                   ? precisions_.float32_product
-                                   : precisions_.float32_convolution;
+                               : is_dot           ? precisions_.float32_product
+                                        : precisions_.float32_convolution;
     if (precision == kDefault) return;
     is_changed_ = true;
     ProtobufMessage config;
@@ -62,6 +68,7 @@ class Precision : public ProgramPass {
   }
 
   const Precisions precisions_;
+  bool is_needed_ = false;
 };
 
 }  // namespace
