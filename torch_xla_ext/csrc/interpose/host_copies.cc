@@ -1,6 +1,7 @@
 // Interposes on the functions that send tensors of the host to devices:
-// TensorToXlaData and CreateTensorsData. They copy each tensor first, the small
-// ones in the calling thread (runtime_fixes/host_copies.h).
+// TensorToXlaData and CreateTensorsData, and UpdateFromTensor, which keeps a
+// copy under SPMD. They copy each tensor first, the small ones in the calling
+// thread (runtime_fixes/host_copies.h).
 //
 // This works because the upstream binary calls the functions through its PLT.
 // The upstream functions are called from here.
@@ -8,6 +9,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
@@ -48,6 +50,12 @@ std::vector<DataPtr> CreateTensorsData(
       UpstreamFunction(static_cast<Function*>(&CreateTensorsData));
   const torch_xla_ext::CopyInThisThread copy(tensors);
   return upstream(tensors, shardings, devices);
+}
+
+void XLATensor::UpdateFromTensor(at::Tensor tensor, bool sync) {
+  static const auto upstream = UpstreamFunction(&XLATensor::UpdateFromTensor);
+  const torch_xla_ext::CopyInThisThread copy(tensor);
+  upstream(this, std::move(tensor), sync);
 }
 
 }  // namespace torch_xla

@@ -152,6 +152,7 @@ class XLATensor : public torch::lazy::LazyTensor {
       std::optional<at::ScalarType> logical_element_type,
       bool delay_eager_execution);
   void SetXlaData(torch::lazy::BackendDataPtr handle);
+  void UpdateFromTensor(at::Tensor tensor, bool sync);
   torch::lazy::BackendDataPtr GetXlaData();
   at::Tensor ToTensor(bool detached);
   runtime::util::MaybeRef<xla::Shape> shape() const;
