@@ -121,3 +121,18 @@ def test_another_precision_is_another_program(
             step(x, w).cpu()
         found.append(["operand_precision={highest,highest}" in text for text in texts])
     assert found == [[False], [True], []]
+
+
+CONVERSIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "there and back": lambda x: x - x.bfloat16().float(),
+    "float16": lambda x: x - x.half().float(),
+    "between operations": lambda x: (x.bfloat16() * 3 + 1).float(),
+}
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, torch.compile(backend="openxla")])
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_16_bits_are_rounded(name: str, wrap: Callable[[Callable], Callable]) -> None:
+    """XLA:GPU leaves out roundings, unless xla_allow_excess_precision is off."""
+    x = torch.randn(300, 5)
+    assert torch.equal(wrap(CONVERSIONS[name])(x.to("xla")).cpu(), CONVERSIONS[name](x))

@@ -18,8 +18,9 @@ from xla_kernels.plugin import discovery
 
 # PyTorch's name of the device.
 TYPE = "tpu"
-# Otherwise XLA:CPU's minima and maxima ignore NaN, which PyTorch's propagate.
-_EXACT_MINIMA_FLAG = "--xla_cpu_enable_fast_min_max"
+# Otherwise XLA:CPU's minima and maxima ignore NaN, which PyTorch's propagate, and it leaves out
+# roundings to 16 bits.
+_EXACT_FLAGS = ("--xla_cpu_enable_fast_min_max", "--xla_allow_excess_precision")
 
 
 class Device(NamedTuple):
@@ -104,8 +105,8 @@ def _has_cuda() -> bool:
 
 def _find_cpu() -> Device:
     flags = os.environ.get("XLA_FLAGS", "")
-    if _EXACT_MINIMA_FLAG not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {_EXACT_MINIMA_FLAG}=false".strip()
+    added = [f"{flag}=false" for flag in _EXACT_FLAGS if flag not in flags]
+    os.environ["XLA_FLAGS"] = " ".join([flags, *added]).strip()
     if path := os.environ.get(discovery.PLUGIN_VARIABLE):
         return Device("Host", path, f"from {discovery.PLUGIN_VARIABLE}", {})
     if importlib.util.find_spec("lammps_jax_pjrt_cpu") is None:

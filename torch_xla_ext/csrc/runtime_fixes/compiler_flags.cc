@@ -25,7 +25,8 @@ bool Set() {
   const char* device = std::getenv("PJRT_DEVICE");
   // A plugin has its own compiler, which may not know the flag.
   if (device == nullptr || std::string_view(device) != "CPU") return false;
-  const std::string added = "--xla_cpu_enable_fast_min_max=false";
+  const std::string added =
+      "--xla_cpu_enable_fast_min_max=false --xla_allow_excess_precision=false";
   std::string flags = added;
   const std::vector<std::string> inherited = Words(kAdded);
   for (const std::string& flag : Words(kFlags)) {
