@@ -297,6 +297,13 @@ class TestFlagsOfXla:
             discovery.set_flags(machine, self.plugin(tmp_path, content), {self.FLAG: "false"})
             assert machine.environ == {}
 
+    @pytest.mark.parametrize("is_known", [True, False])
+    def test_an_option_of_llvm(self, tmp_path: Path, is_known: bool) -> None:
+        content = b"\0xla_extra\0" + b"nvptx-a\0" * is_known
+        machine = system()
+        discovery.set_flags(machine, self.plugin(tmp_path, content), {"--xla_extra": "-nvptx-a=2"})
+        assert machine.environ.get("XLA_FLAGS") == ("--xla_extra=-nvptx-a=2" if is_known else None)
+
     def test_the_users_own_flag_stays(self, tmp_path: Path) -> None:
         machine = system(environ={"XLA_FLAGS": f"{self.FLAG}=true"})
         path = self.plugin(tmp_path, b"\0xla_gpu_enable_dynamic_slice_fusion\0")

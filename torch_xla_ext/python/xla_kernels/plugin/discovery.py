@@ -25,10 +25,14 @@ _DATA_DIR_FLAG = "--xla_gpu_cuda_data_dir"
 # A pass that fuses slices into FFI custom calls. It fails to compile a call that writes to two
 # slices of one tensor ("A cycle is detected", with plugin 0.11.2).
 _SLICE_FUSION_FLAG = "--xla_gpu_enable_dynamic_slice_fusion"
-# With this flag, XLA leaves out conversions to 16 bits and back, so that x - x.bfloat16().float() is
-# 0 and results are rounded otherwise than PyTorch's. A training step and a decoding step of Llama
-# take as long without it (H200, 2026-11-30).
+# With this flag, XLA leaves out conversions to 16 bits and back: x - x.bfloat16().float() is 0, and
+# results are rounded otherwise than PyTorch's. A training step and a decoding step of Llama take as
+# long without it (H200, 2026-11-30).
 _EXCESS_PRECISION_FLAG = "--xla_allow_excess_precision"
+# Options of LLVM. By default, XLA divides float32 with div.full, which is up to 2 units in the last
+# place off; with 2, by IEEE 754, as PyTorch does.
+_LLVM_FLAG = "--xla_backend_extra_options"
+_EXACT_DIVISION = "-nvptx-prec-divf32=2"
 # With this flag, processes divide the autotuning of a program, and each waits for the others'
 # results. If their programs differ, they wait forever. Programs of torch_xla's processes may differ
 # (one evaluates, or its rank is a constant), except under SPMD.
@@ -397,7 +401,8 @@ def set_data_dir(system: System, data_dir: str | None) -> None:
 def set_flags(system: System, plugin_path: str, flags: Mapping[str, str]) -> None:
     """Add flags with their values to XLA_FLAGS, except those that the user has set.
 
-    Flags that this plugin does not know are left out, too, because XLA would abort the process.
+    Flags that this plugin does not know, and options of LLVM, are left out, too, because XLA would
+    abort the process.
     """
     given = system.environ.get("XLA_FLAGS", "")
     flags = {flag: value for flag, value in flags.items() if flag not in given}
@@ -407,7 +412,8 @@ def set_flags(system: System, plugin_path: str, flags: Mapping[str, str]) -> Non
     # Reading takes a third of a second; searching a mapping of the file takes twice as long.
     content = path.read_bytes()
     for flag, value in flags.items():
-        if flag.lstrip("-").encode() + b"\0" in content:
+        names = re.findall(r"(?:^|=)-+([^=]+)", f"{flag}={value}")
+        if all(name.encode() + b"\0" in content for name in names):
             _add_flag(system, f"{flag}={value}")
 
 
@@ -442,7 +448,11 @@ def prepare(system: System, is_spmd: bool = False) -> Runtime:
     warn_of_missing(libraries, plugin)
     data_dir = find_data_dir(system, plugin)
     set_data_dir(system, data_dir)
-    flags = {_SLICE_FUSION_FLAG: "false", _EXCESS_PRECISION_FLAG: "false"} | _COLLECTIVES_FLAGS
+    flags = {
+        _SLICE_FUSION_FLAG: "false",
+        _EXCESS_PRECISION_FLAG: "false",
+        _LLVM_FLAG: _EXACT_DIVISION,
+    } | _COLLECTIVES_FLAGS
     if Processes.from_environ(system.environ).count > 1 and not is_spmd:
         flags[_SHARED_AUTOTUNING_FLAG] = "false"
     set_flags(system, plugin.path, flags)
