@@ -8,7 +8,7 @@
 namespace torch_xla_ext {
 
 // Returns the program `module`, a serialized xla::HloModuleProto, in which
-// operands of gathers, scatters, convolutions, matrix products, pads, slices,
+// operands of gathers, scatters, convolutions, matrix products,
 // select-and-scatters and reductions are replaced, if it has shardings. Returns
 // nothing if no operand needs to change.
 //
@@ -48,11 +48,6 @@ namespace torch_xla_ext {
 // axes, the partitioner takes some elements from another device's part. The
 // operand becomes whole in the indexed dimensions, except that the first one
 // stays divided if all are indexed, as in torch.gather.
-//
-// Pads that shift a whole operand, so that its size stays the same, and slices
-// of pads, of which the partitioner makes such pads: it leaves out the shift of
-// a dimension along which the result is divided. The pad becomes larger, and a
-// barrier separates it from the slice.
 //
 // Select-and-scatters (gradients of max pooling), if windows overlap: the
 // partitioner omits the contributions of one device's windows to another's
