@@ -23,6 +23,9 @@ namespace instruction = hlo::instruction;
 namespace literal = hlo::literal;
 namespace shape = hlo::shape;
 
+// Of xla::ScatterDimensionNumbers, scatter_dims_to_operand_dims.
+constexpr uint32_t kScatterDimensions = 3;
+
 // Whether a sharding is that of a mesh with several axes: it divides several
 // dimensions, or some devices have the same shard.
 bool HasSeveralAxes(std::string_view serialized) {
@@ -108,7 +111,9 @@ class PartitionedOperands : public PartitionPass {
     const std::string_view opcode = one->Bytes(instruction::kOpcode);
     if (opcode == "scatter") {
       PadScatter(one);
-      if (!is_sorted_ && !has_manual_region_) GatherOfScatter(one);
+      if (has_manual_region_) return;
+      if (!is_sorted_) GatherOfScatter(one);
+      if (has_several_axes_) GatherOfElements(one);
     } else if (has_manual_region_) {
       return;
     } else if (opcode == "select-and-scatter") {
@@ -171,6 +176,30 @@ class PartitionedOperands : public PartitionPass {
           WholeBut(operands[i], numbers.Numbers(hlo::scatter::kUpdateWindow));
     }
     scatter->SetNumbers(instruction::kOperandIds, operands);
+  }
+
+  // Of a scatter by indices into several dimensions, operands and result keep
+  // the division of one of them, and of the dimensions of a window.
+  void GatherOfElements(ProtobufMessage* scatter) {
+    const ProtobufMessage numbers(
+        scatter->Bytes(instruction::kScatterDimensionNumbers));
+    std::vector<uint64_t> indexed = numbers.Numbers(kScatterDimensions);
+    std::vector<uint64_t> operands = scatter->Numbers(instruction::kOperandIds);
+    if (indexed.size() < 2 || operands.size() != 3) return;
+    indexed.erase(std::min_element(indexed.begin(), indexed.end()));
+    std::vector<uint64_t> updates =
+        numbers.Numbers(hlo::scatter::kUpdateWindow);
+    uint64_t first = 0;  // of the dimensions that indices and updates share
+    while (std::count(updates.begin(), updates.end(), first) != 0) ++first;
+    updates.push_back(first);
+    const std::vector<uint64_t> others = Others(operands[0], indexed);
+    const uint64_t vector = numbers.Number(hlo::scatter::kIndexVector);
+    scatter->SetNumbers(
+        instruction::kOperandIds,
+        {WholeBut(operands[0], others),
+         WholeBut(operands[1], {vector == 0 ? uint64_t{1} : uint64_t{0}}),
+         WholeBut(operands[2], std::move(updates))});
+    GatherResult(scatter, others);
   }
 
   // Whether a convolution omits margins of an input with gaps.

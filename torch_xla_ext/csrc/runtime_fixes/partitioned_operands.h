@@ -17,6 +17,12 @@ namespace torch_xla_ext {
 // divided unequally, as a slice of a sharded tensor can be, the partitioner
 // applies its own padding, or aborts the process if indices have 64 bits.
 //
+// Scatters by indices into several dimensions, if the mesh has several axes, as
+// of scatter_add and the gradient of gather: if operand, indices, updates and
+// result are divided along different axes, the partitioner adds updates in the
+// wrong places. Operands and result keep the division of one of the indexed
+// dimensions, and of the dimensions of a window.
+//
 // The operands of the other operations become whole in the dimensions that the
 // partitioner divides wrongly; it still shards the others. Programs with
 // regions of manual sharding are not changed, because the regions cannot be
