@@ -75,3 +75,8 @@ def test_random_programs(device: torch.device) -> None:
                     failures.append(f"# seed {seed}: {name}\n{program}\n# {error}")
     assert not failures, f"{len(failures)} of {COUNT}:\n" + "\n\n".join(failures[:10])
     assert len(hlo_of) > COUNT // 4, "the programs hardly differ"
+
+
+def test_programs_whose_numbers_pytorch_does_not_define() -> None:
+    """A write to an expanded tensor by indices, which PyTorch only warns about, is left out."""
+    assert "index_put_" not in str(Program(14043))

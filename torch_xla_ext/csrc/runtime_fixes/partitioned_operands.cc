@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
-#include "torch_xla_ext/csrc/runtime_fixes/program_pass.h"
+#include "torch_xla_ext/csrc/runtime_fixes/partition_pass.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
 #include "torch_xla_ext/csrc/runtime_fixes/sharding_call.h"
 #include "torch_xla_ext/csrc/runtime_fixes/tiling.h"
@@ -22,6 +22,9 @@ namespace {
 namespace instruction = hlo::instruction;
 namespace literal = hlo::literal;
 namespace shape = hlo::shape;
+
+// Of xla::ScatterDimensionNumbers, scatter_dims_to_operand_dims.
+constexpr uint32_t kScatterDimensions = 3;
 
 // Whether a sharding is that of a mesh with several axes: it divides several
 // dimensions, or some devices have the same shard.
@@ -45,31 +48,12 @@ bool IsSorted(std::string_view serialized) {
          std::all_of(parts.begin(), parts.end(), IsSorted);
 }
 
-uint64_t DevicesOf(std::string_view serialized) {
-  const ProtobufMessage sharding(serialized);
-  uint64_t devices = 1;
-  for (const uint64_t size :
-       sharding.Numbers(hlo::sharding::kTileAssignmentDimensions)) {
-    devices *= size;
-  }
-  for (const std::string_view part :
-       sharding.All(hlo::sharding::kTupleShardings)) {
-    devices = std::max(devices, DevicesOf(part));
-  }
-  return devices;
-}
-
-class PartitionedOperands : public ProgramPass {
+class PartitionedOperands : public PartitionPass {
  public:
   explicit PartitionedOperands(const std::string& serialized)
-      : ProgramPass(serialized, "operand") {}
+      : PartitionPass(serialized, "operand") {}
 
  private:
-  struct Pad {
-    std::vector<uint64_t> sizes;  // of the operand
-    std::vector<uint64_t> low;
-  };
-
   void LookAtComputation(const ProtobufMessage& message) override {
     const uint64_t root = message.Number(hlo::computation::kRootId);
     size_t operations = 0;
@@ -97,17 +81,7 @@ class PartitionedOperands : public ProgramPass {
     const std::string_view sharding = one.Bytes(instruction::kSharding);
     has_several_axes_ = has_several_axes_ || HasSeveralAxes(sharding);
     is_sorted_ = is_sorted_ && IsSorted(sharding);
-    devices_ = std::max(devices_, DevicesOf(sharding));
-  }
-
-  bool IsNeeded() const override { return is_sharded_; }
-
-  void Rewrite(ProtobufMessage one) override {
-    if (has_manual_region_) CheckMark(one);
-    Correct(&one);
-    instructions_.push_back(one.Serialize());
-    if (following_.empty()) return;
-    instructions_.push_back(std::exchange(following_, {}));
+    PartitionPass::LookAt(one);
   }
 
   // Refuses to divide what is one device's part in a region of manual sharding,
@@ -132,11 +106,14 @@ class PartitionedOperands : public ProgramPass {
     }
   }
 
-  void Correct(ProtobufMessage* one) {
+  void Change(ProtobufMessage* one) override {
+    if (has_manual_region_) CheckMark(*one);
     const std::string_view opcode = one->Bytes(instruction::kOpcode);
     if (opcode == "scatter") {
       PadScatter(one);
-      if (!is_sorted_ && !has_manual_region_) GatherOfScatter(one);
+      if (has_manual_region_) return;
+      if (!is_sorted_) GatherOfScatter(one);
+      if (has_several_axes_) GatherOfElements(one);
     } else if (has_manual_region_) {
       return;
     } else if (opcode == "select-and-scatter") {
@@ -147,10 +124,6 @@ class PartitionedOperands : public ProgramPass {
       GatherOfConvolution(one);
     } else if (opcode == "gather" && has_several_axes_ && devices_ > 4) {
       GatherOfGather(one);
-    } else if (opcode == "pad") {
-      EnlargePad(one);
-    } else if (opcode == "slice") {
-      SeparateSlice(one);
     } else if (!is_sorted_ && opcode == "dot") {
       GatherOfDot(one);
     } else if (opcode == "reduce") {
@@ -205,6 +178,30 @@ class PartitionedOperands : public ProgramPass {
     scatter->SetNumbers(instruction::kOperandIds, operands);
   }
 
+  // Of a scatter by indices into several dimensions, operands and result keep
+  // the division of one of them, and of the dimensions of a window.
+  void GatherOfElements(ProtobufMessage* scatter) {
+    const ProtobufMessage numbers(
+        scatter->Bytes(instruction::kScatterDimensionNumbers));
+    std::vector<uint64_t> indexed = numbers.Numbers(kScatterDimensions);
+    std::vector<uint64_t> operands = scatter->Numbers(instruction::kOperandIds);
+    if (indexed.size() < 2 || operands.size() != 3) return;
+    indexed.erase(std::min_element(indexed.begin(), indexed.end()));
+    std::vector<uint64_t> updates =
+        numbers.Numbers(hlo::scatter::kUpdateWindow);
+    uint64_t first = 0;  // of the dimensions that indices and updates share
+    while (std::count(updates.begin(), updates.end(), first) != 0) ++first;
+    updates.push_back(first);
+    const std::vector<uint64_t> others = Others(operands[0], indexed);
+    const uint64_t vector = numbers.Number(hlo::scatter::kIndexVector);
+    scatter->SetNumbers(
+        instruction::kOperandIds,
+        {WholeBut(operands[0], others),
+         WholeBut(operands[1], {vector == 0 ? uint64_t{1} : uint64_t{0}}),
+         WholeBut(operands[2], std::move(updates))});
+    GatherResult(scatter, others);
+  }
+
   // Whether a convolution omits margins of an input with gaps.
   static bool CropsDilated(const ProtobufMessage& one) {
     const ProtobufMessage window(one.Bytes(instruction::kWindow));
@@ -242,10 +239,6 @@ class PartitionedOperands : public ProgramPass {
       if (size != 1 && size != sizes.at(spatial[i])) return false;
     }
     return true;
-  }
-
-  std::vector<uint64_t> SizesOf(uint64_t operand) const {
-    return ProtobufMessage(shapes_.at(operand)).Numbers(shape::kDimensions);
   }
 
   uint64_t Padded(uint64_t operand, const std::vector<uint64_t>& more,
@@ -317,72 +310,6 @@ class PartitionedOperands : public ProgramPass {
     one->SetNumbers(instruction::kOperandIds, operands);
   }
 
-  // Pads by more, and takes a slice of the result.
-  void EnlargePad(ProtobufMessage* one) {
-    const std::vector<uint64_t> operands =
-        one->Numbers(instruction::kOperandIds);
-    const std::vector<uint64_t> before = SizesOf(operands[0]);
-    const uint64_t id = one->Number(instruction::kId);
-    ProtobufMessage configuration(one->Bytes(instruction::kPaddingConfig));
-    std::vector<uint64_t> sizes = SizesOf(id);
-    std::vector<std::string> edges, limits;
-    Pad& pad = pads_[id] = {before, {}};
-    bool is_shift = false;
-    for (const std::string_view text :
-         configuration.All(hlo::padding::kDimensions)) {
-      ProtobufMessage edge(text), limit;
-      uint64_t& size = sizes.at(edges.size());
-      pad.low.push_back(edge.Number(hlo::padding::kLow));
-      limit.SetNumber(hlo::slice::kLimit, size);
-      limit.SetNumber(hlo::slice::kStride, 1);
-      if (size == before.at(edges.size()) && pad.low.back() != 0) {
-        is_shift = true;
-        size += devices_;
-        edge.SetNumber(hlo::padding::kHigh,
-                       edge.Number(hlo::padding::kHigh) + devices_);
-      }
-      edges.push_back(edge.Serialize());
-      limits.push_back(limit.Serialize());
-    }
-    if (!is_shift) return;
-    configuration.Replace(hlo::padding::kDimensions, edges);
-    ProtobufMessage shape(shapes_.at(id)), enlarged, slice;
-    shape.SetNumbers(shape::kDimensions, sizes);
-    enlarged.SetBytes(instruction::kPaddingConfig, configuration.Serialize());
-    const uint64_t whole =
-        Add("pad", shape.Serialize(), operands, std::move(enlarged));
-    slice.SetBytes(instruction::kName, one->Bytes(instruction::kName));
-    slice.SetBytes(instruction::kOpcode, "slice");
-    slice.SetBytes(instruction::kShape, shapes_.at(id));
-    slice.SetNumber(instruction::kId, id);
-    slice.SetNumbers(instruction::kOperandIds, {Barrier(whole)});
-    slice.Replace(instruction::kSliceDimensions, limits);
-    *one = std::move(slice);
-  }
-
-  // Keeps the partitioner from making one pad of a slice of a pad.
-  void SeparateSlice(ProtobufMessage* one) {
-    const uint64_t operand = one->Numbers(instruction::kOperandIds)[0];
-    const auto pad = pads_.find(operand);
-    if (pad == pads_.end()) return;
-    const std::vector<uint64_t> sizes = SizesOf(one->Number(instruction::kId));
-    const std::vector<std::string_view> dimensions =
-        one->All(instruction::kSliceDimensions);
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      if (sizes[i] != pad->second.sizes[i] ||
-          ProtobufMessage(dimensions.at(i)).Number(hlo::slice::kStart) ==
-              pad->second.low[i]) {
-        continue;
-      }
-      one->SetNumbers(instruction::kOperandIds, {Barrier(operand)});
-      return;
-    }
-  }
-
-  uint64_t Barrier(uint64_t operand) {
-    return Add("opt-barrier", shapes_.at(operand), {operand});
-  }
-
   void GatherOfDot(ProtobufMessage* one) {
     const ProtobufMessage dimensions(
         one->Bytes(instruction::kDotDimensionNumbers));
@@ -400,7 +327,7 @@ class PartitionedOperands : public ProgramPass {
     std::vector<uint64_t> operands = one->Numbers(instruction::kOperandIds);
     const std::vector<uint64_t> called =
         one->Numbers(instruction::kCalledComputationIds);
-    // The partitioner gathers several operands itself.
+    // Those of several operands are in partitioned_margins.cc.
     if (operands.size() != 2 || known_.count(called.at(0)) != 0) return;
     operands[0] = WholeIn(operands[0], one->Numbers(instruction::kDimensions));
     one->SetNumbers(instruction::kOperandIds, operands);
@@ -426,52 +353,10 @@ class PartitionedOperands : public ProgramPass {
     GatherResult(one, others);
   }
 
-  // Otherwise its users could divide the result, and with it the operands.
-  void GatherResult(ProtobufMessage* one, const std::vector<uint64_t>& others) {
-    const uint64_t id = one->Number(instruction::kId);
-    one->SetNumber(instruction::kId, ++last_id_);
-    following_ = SerializedWhole(id, last_id_, shapes_.at(id), others);
-  }
-
-  // The operand, replicated in these dimensions.
-  uint64_t WholeIn(uint64_t operand, const std::vector<uint64_t>& dimensions) {
-    std::vector<uint64_t> others;
-    for (uint64_t i = 0; i < SizesOf(operand).size(); ++i) {
-      if (std::find(dimensions.begin(), dimensions.end(), i) ==
-          dimensions.end()) {
-        others.push_back(i);
-      }
-    }
-    return WholeBut(operand, std::move(others));
-  }
-
-  // The operand, replicated except in these dimensions, whose sharding XLA
-  // decides.
-  uint64_t WholeBut(uint64_t operand, std::vector<uint64_t> dimensions) {
-    return AddSerialized(SerializedWhole(
-        last_id_ + 1, operand, shapes_.at(operand), std::move(dimensions)));
-  }
-
-  static std::string SerializedWhole(uint64_t id, uint64_t operand,
-                                     const std::string& shape,
-                                     std::vector<uint64_t> dimensions) {
-    std::sort(dimensions.begin(), dimensions.end());
-    std::string numbers;
-    for (const uint64_t dimension : dimensions) {
-      numbers += (numbers.empty() ? "" : ",") + std::to_string(dimension);
-    }
-    return SerializedShardingCall(
-        id, operand, shape, "",
-        numbers.empty() ? "" : "unspecified_dims=[" + numbers + "]");
-  }
-
   std::unordered_set<uint64_t> parts_;  // in a region of manual sharding
-  std::unordered_map<uint64_t, Pad> pads_;
   std::unordered_set<uint64_t> known_;  // computations that devices can share
-  uint64_t devices_ = 1;
   bool has_several_axes_ = false;
   bool is_sorted_ = true;  // the devices of all tilings
-  std::string following_;  // what takes the place of the corrected instruction
 };
 
 }  // namespace

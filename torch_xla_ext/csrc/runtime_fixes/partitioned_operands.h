@@ -8,7 +8,7 @@
 namespace torch_xla_ext {
 
 // Returns the program `module`, a serialized xla::HloModuleProto, in which
-// operands of gathers, scatters, convolutions, matrix products, pads, slices,
+// operands of gathers, scatters, convolutions, matrix products,
 // select-and-scatters and reductions are replaced, if it has shardings. Returns
 // nothing if no operand needs to change.
 //
@@ -16,6 +16,12 @@ namespace torch_xla_ext {
 // indices are out of range, so that they are dropped. If the updates are
 // divided unequally, as a slice of a sharded tensor can be, the partitioner
 // applies its own padding, or aborts the process if indices have 64 bits.
+//
+// Scatters by indices into several dimensions, if the mesh has several axes, as
+// of scatter_add and the gradient of gather: if operand, indices, updates and
+// result are divided along different axes, the partitioner adds updates in the
+// wrong places. Operands and result keep the division of one of the indexed
+// dimensions, and of the dimensions of a window.
 //
 // The operands of the other operations become whole in the dimensions that the
 // partitioner divides wrongly; it still shards the others. Programs with
@@ -48,11 +54,6 @@ namespace torch_xla_ext {
 // axes, the partitioner takes some elements from another device's part. The
 // operand becomes whole in the indexed dimensions, except that the first one
 // stays divided if all are indexed, as in torch.gather.
-//
-// Pads that shift a whole operand, so that its size stays the same, and slices
-// of pads, of which the partitioner makes such pads: it leaves out the shift of
-// a dimension along which the result is divided. The pad becomes larger, and a
-// barrier separates it from the slice.
 //
 // Select-and-scatters (gradients of max pooling), if windows overlap: the
 // partitioner omits the contributions of one device's windows to another's
