@@ -92,6 +92,7 @@ def _check_traced_calls() -> None:
     aten = torch.ops.aten
     for operator in (aten.logit_.default, aten.masked_scatter_.default):
         operator.py_kernels[DispatchKey.Meta] = DispatchKey.Meta  # csrc/.../in_place_checks.h
+    aten.one_hot.default.py_impl(DispatchKey.CompositeImplicitAutograd)(_one_hot)
     in_place = [aten.addcdiv_.default, aten.addcmul_.default]
     for packet in (aten.add_, aten.div_, aten.mul_, aten.sub_):
         in_place += [packet.Scalar, packet.Tensor]
@@ -158,6 +159,16 @@ def _check_interpolation(
         _check_dtypes(operator, args, options)
         size = upsample_compute_output_size(args[0].shape, args[1], args[-1])
         _check_sizes(operator, (args[0], size))
+
+
+def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Return a traced one_hot, whose trace neither checks nor has a node of its own."""
+    if x.device.type == "xla" and num_classes != -1 and x.numel():
+        torch._assert_async((x >= 0).all(), "Class values must be non-negative.")
+        is_small = (x < num_classes).all()
+        torch._assert_async(is_small, "Class values must be smaller than num_classes.")
+    operator = torch.ops.aten.one_hot.default
+    return operator._op_dk(DispatchKey.CompositeImplicitAutograd, x, num_classes)
 
 
 def _fft_r2c(x: torch.Tensor, dims: list[int], normalization: int, onesided: bool) -> torch.Tensor:
