@@ -138,7 +138,9 @@ class Tracer:
                     f"{named[number][0]} is a view of {state}, which the function can also "
                     "use directly: pass a clone() of it, or create the view inside"
                 )
-            self._copies[number] = copy_of(argument)
+            self._copies[number] = copy = copy_of(argument)
+            if argument.is_leaf:
+                copy.grad = argument.grad
         for number, (name, leaf) in enumerate(named):
             self._add(self._copies.get(number, leaf), name, argument=number)
         for name, tensor in list(self._state.tensors.items()):
@@ -228,14 +230,29 @@ class Tracer:
         return (changed, None) if changed else None
 
     def _as_lazy(self, outputs: Any) -> Any:
-        """Copy new values back to copied arguments, for a call that is not captured."""
+        """Give copied arguments their new values and gradients, for a call that is not captured."""
         arguments = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
+        if any(copy.requires_grad for copy in self._copies.values()):
+            self._plans().check_results(outputs)  # backward() of one would not reach the arguments
+        self._check_gradients(arguments)
         for number, copy in self._copies.items():
             if self._saved.is_written(copy):
                 with torch.no_grad():
                     arguments[number].copy_(copy)
+            if arguments[number].is_leaf and copy.grad is not arguments[number].grad:
+                arguments[number].grad = copy.grad
         originals = {id(copy): arguments[number] for number, copy in self._copies.items()}
         return pytree.tree_map(lambda leaf: originals.get(id(leaf), leaf), outputs)
+
+    def _check_gradients(self, arguments: list[torch.Tensor]) -> None:
+        """Refuse gradients of views, as the copies that the trace uses have no other tensors."""
+        for number, copy in self._copies.items():
+            if copy.grad is not None and not arguments[number].is_leaf:
+                raise CaptureError(
+                    f"{self._known[self._by_id[id(copy)]].name} is a view that was made of a "
+                    "tensor which requires a gradient, and backward() inside the function would "
+                    "not reach that tensor: create the view inside, or pass its detach()"
+                )
 
     def _changed_python(self, executed: watch.ExecutedCode) -> str | None:
         """Return which non-tensor state changed; add the function's globals to the guards."""
@@ -299,6 +316,7 @@ class Tracer:
         )
 
     def _check_storages(self) -> None:
+        self._check_gradients([leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)])
         for known in self._known:
             if known.tensor.is_leaf and known.tensor.requires_grad != known.requires_grad:
                 raise CaptureError(
