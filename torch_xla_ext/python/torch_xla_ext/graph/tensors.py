@@ -98,6 +98,12 @@ def clone_of(tensor: torch.Tensor, sharding: _XLAC.OpSharding | None) -> torch.T
     return copy
 
 
+def shares_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether a tensor on any device has the storage of one on the XLA device."""
+    storage = _XLAC._xla_capture_storage
+    return _XLAC._xla_capture_is_supported(tensor) and storage(tensor) == storage(other)
+
+
 def view_of(
     tensor: torch.Tensor, root: torch.Tensor
 ) -> Callable[[torch.Tensor], torch.Tensor] | None:

@@ -12,6 +12,7 @@ import torch_xla
 from torch.utils import _pytree as pytree
 
 from torch_xla_ext.graph import watch
+from torch_xla_ext.graph.argument_copies import give_back, refuse_lost_gradients
 from torch_xla_ext.graph.bytecode import finds_by_strings, names_of, strings_of
 from torch_xla_ext.graph.errors import CaptureError, ReadError
 from torch_xla_ext.graph.guards import is_library
@@ -230,29 +231,22 @@ class Tracer:
         return (changed, None) if changed else None
 
     def _as_lazy(self, outputs: Any) -> Any:
-        """Give copied arguments their new values and gradients, for a call that is not captured."""
-        arguments = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
+        """Give the arguments what their copies are now, for a call that is not captured."""
+        if not self._copies:
+            return outputs
         if any(copy.requires_grad for copy in self._copies.values()):
             self._plans().check_results(outputs)  # backward() of one would not reach the arguments
-        self._check_gradients(arguments)
-        for number, copy in self._copies.items():
-            if self._saved.is_written(copy):
-                with torch.no_grad():
-                    arguments[number].copy_(copy)
-            if arguments[number].is_leaf and copy.grad is not arguments[number].grad:
-                arguments[number].grad = copy.grad
-        originals = {id(copy): arguments[number] for number, copy in self._copies.items()}
-        return pytree.tree_map(lambda leaf: originals.get(id(leaf), leaf), outputs)
+        copies = self._arguments_and_copies()
+        refuse_lost_gradients(copies)
+        written = [self._saved.is_written(copy) for _, _, copy in copies]
+        return give_back(copies, written, outputs, self._calls.made)
 
-    def _check_gradients(self, arguments: list[torch.Tensor]) -> None:
-        """Refuse gradients of views, as the copies that the trace uses have no other tensors."""
-        for number, copy in self._copies.items():
-            if copy.grad is not None and not arguments[number].is_leaf:
-                raise CaptureError(
-                    f"{self._known[self._by_id[id(copy)]].name} is a view that was made of a "
-                    "tensor which requires a gradient, and backward() inside the function would "
-                    "not reach that tensor: create the view inside, or pass its detach()"
-                )
+    def _arguments_and_copies(self) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+        arguments = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
+        return [
+            (self._known[self._by_id[id(copy)]].name, arguments[number], copy)
+            for number, copy in self._copies.items()
+        ]
 
     def _changed_python(self, executed: watch.ExecutedCode) -> str | None:
         """Return which non-tensor state changed; add the function's globals to the guards."""
@@ -316,7 +310,7 @@ class Tracer:
         )
 
     def _check_storages(self) -> None:
-        self._check_gradients([leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)])
+        refuse_lost_gradients(self._arguments_and_copies())
         for known in self._known:
             if known.tensor.is_leaf and known.tensor.requires_grad != known.requires_grad:
                 raise CaptureError(

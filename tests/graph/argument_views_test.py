@@ -1,10 +1,11 @@
-"""torch_xla_ext.capture: gradients of arguments, also of those that are views, such as detach()."""
+"""torch_xla_ext.capture of functions whose arguments are views, such as results of detach()."""
 
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 from torch_xla_ext import CaptureError, capture
 
@@ -28,6 +29,7 @@ def with_gradient(device: torch.device) -> torch.Tensor:
 
 class State:
     calls = 0
+    kept: object = None
 
 
 def backward(state: State, x: torch.Tensor) -> None:
@@ -101,3 +103,42 @@ def test_views_of_tensors_that_require_gradients(of: Step, device: torch.device)
     values = capture(lambda x: (x.detach() * 3).sum())
     for _ in range(3):
         assert values(of(base)).item() == of(leaf(torch.device("cpu"))).sum().item() * 3
+
+
+def keep(state: State, x: torch.Tensor) -> torch.Tensor:
+    state.kept = x
+    return x.sum()
+
+
+def keep_a_view(state: State, x: torch.Tensor) -> torch.Tensor:
+    state.kept = {"view": x[1:]}
+    return x.sum()
+
+
+def write_and_keep(state: State, x: torch.Tensor) -> torch.Tensor:
+    state.kept = [x.detach()]
+    return x.mul_(3)[:1]
+
+
+def return_a_view(state: State, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    state.kept = None
+    return {"view": x[1:], "whole": x.view(-1), "new": x[1:] + 1, "same": x}
+
+
+@pytest.mark.parametrize("of", [lambda x: x[1:5], torch.Tensor.detach, lambda x: x.view(2, 3)])
+@pytest.mark.parametrize("step", [keep, keep_a_view, write_and_keep, return_a_view])
+def test_what_a_call_that_is_not_captured_keeps(
+    step: Callable, of: Step, device: torch.device
+) -> None:
+    """What it kept or returned was part of a copy, which later writes to the argument missed."""
+
+    def run(on: torch.device, wrap: Callable[[Step], Step]) -> list[object]:
+        state, base = State(), torch.arange(6.0).to(on)
+        x = of(base)
+        outputs = wrap(lambda x: step(state, x))(x)
+        base.mul_(2)
+        x.add_(1)
+        values = [base, x, outputs, state.kept]
+        return pytree.tree_map_only(torch.Tensor, torch.Tensor.tolist, values)
+
+    assert run(device, capture) == run(torch.device("cpu"), lambda step: step)
