@@ -122,6 +122,26 @@ def test_values_that_an_operator_checks(name: str, without_gradients: Callable) 
             assert "frame #" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["one_hot", "multinomial", "masked_scatter"])
+def test_pytorchs_own_tensors(name: str) -> None:
+    function, right, refused = CHECKED[name]
+    run = run_by("openxla", function)
+    x = torch.tensor(right, dtype=torch.float32)
+    torch.testing.assert_close(run(x), function(x))
+    with pytest.raises(RuntimeError):
+        run(torch.tensor(refused[0], dtype=torch.float32))
+
+
+def test_exported_one_hot_has_no_checks() -> None:
+    class OneHot(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.one_hot(x, 3)
+
+    exported = torch.export.export(OneHot(), (torch.tensor([0, 2], device="xla"),))
+    graph = exported.run_decompositions().graph
+    assert not [node for node in graph.nodes if "assert" in str(node.target)]
+
+
 def test_nothing_is_written_before_a_check() -> None:
     def update(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         x.add_(1)
