@@ -142,3 +142,35 @@ def test_what_a_call_that_is_not_captured_keeps(
         return pytree.tree_map_only(torch.Tensor, torch.Tensor.tolist, values)
 
     assert run(device, capture) == run(torch.device("cpu"), lambda step: step)
+
+
+@pytest.mark.parametrize("assign", ["item", "element", "append", "nested"])
+def test_assignments_to_containers_of_arguments(assign: str, device: torch.device) -> None:
+    """The caller did not see what the first call assigned."""
+
+    def step(batch: dict[str, list[torch.Tensor]]) -> torch.Tensor:
+        doubled = batch["x"][0] * 2
+        if assign == "item":
+            batch["doubled"] = doubled
+        elif assign == "nested":
+            batch["more"] = {"doubled": [doubled]}
+        elif assign == "append":
+            batch["x"].append(doubled)
+        else:
+            batch["x"][0] = doubled
+        return doubled.sum()
+
+    x = torch.arange(3.0).to(device)
+    with pytest.raises(CaptureError, match=r"assigns a tensor to argument 0.*return the tensor"):
+        capture(step)({"x": [x]})
+    # These need no assignment in the caller's objects.
+    returned = capture(lambda batch: (step(batch), batch))
+    popped = capture(lambda batch: batch.pop("x")[0] * 3)
+    written = capture(lambda batch: batch["x"][0].mul_(2))
+    for _ in range(3):
+        _, batch = returned({"x": [x]})
+        assert [0.0, 2.0, 4.0] in [value.tolist() for value in pytree.tree_leaves(batch)]
+        assert popped({"x": [x]}).tolist() == [0.0, 3.0, 6.0]
+    for _ in range(2):
+        written({"x": [x]})
+    assert x.tolist() == [0.0, 4.0, 8.0]

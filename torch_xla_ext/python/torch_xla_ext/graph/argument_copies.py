@@ -1,4 +1,4 @@
-"""Copies that a trace uses in place of arguments that are views of other tensors."""
+"""What a trace uses in place of arguments: new containers, and copies of views."""
 
 import weakref
 from collections.abc import Sequence
@@ -7,10 +7,35 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_xla_ext.graph.capture_key import flatten
 from torch_xla_ext.graph.errors import CaptureError
-from torch_xla_ext.graph.tensors import shares_memory, view_of
+from torch_xla_ext.graph.results import tensors_in
+from torch_xla_ext.graph.tensors import argument_names, shares_memory, view_of
 
 _Copies = Sequence[tuple[str, torch.Tensor, torch.Tensor]]  # name, argument, copy
+
+
+def refuse_assignments(
+    leaves: Sequence[Any], args: tuple, kwargs: dict[str, Any], outputs: Any
+) -> None:
+    """Refuse tensors that a call put into lists and dictionaries among its arguments.
+
+    Args:
+        leaves: the values in the arguments before the call.
+        args: the arguments after the call; their lists and dictionaries are the trace's own.
+        kwargs: the same, of named arguments.
+        outputs: what the call returned.
+    """
+    after, spec = flatten(args, kwargs)
+    known = {id(leaf) for leaf in leaves}
+    for output in pytree.tree_leaves(outputs):
+        known |= {id(output), *map(id, tensors_in(output))}
+    for name, leaf in zip(argument_names(spec), after, strict=True):
+        if isinstance(leaf, torch.Tensor) and id(leaf) not in known:
+            raise CaptureError(
+                f"the function assigns a tensor to {name}, which a replay would not do: return the "
+                "tensor, or write into one that is there, with copy_()"
+            )
 
 
 def refuse_lost_gradients(copies: _Copies) -> None:

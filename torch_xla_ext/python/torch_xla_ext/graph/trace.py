@@ -12,7 +12,7 @@ import torch_xla
 from torch.utils import _pytree as pytree
 
 from torch_xla_ext.graph import watch
-from torch_xla_ext.graph.argument_copies import give_back, refuse_lost_gradients
+from torch_xla_ext.graph.argument_copies import give_back, refuse_assignments, refuse_lost_gradients
 from torch_xla_ext.graph.bytecode import finds_by_strings, names_of, strings_of
 from torch_xla_ext.graph.errors import CaptureError, ReadError
 from torch_xla_ext.graph.guards import is_library
@@ -189,6 +189,7 @@ class Tracer:
         ):
             outputs = self._function(*args, **kwargs)
         if self._check_python:
+            refuse_assignments(leaves, args, kwargs, outputs)
             self._check_python_state(executed, outputs)
         return outputs
 
