@@ -111,6 +111,10 @@ def test_a_weight_of_two_modules(flatten: bool, device: torch.device) -> None:
         Tied(wrap)
     with pytest.raises(RuntimeError, match=r"Tied has a parameter 'head\.weight' that another"):
         wrap(Tied(lambda module: wrap(module) if isinstance(module, nn.Embedding) else module))
+    linear = nn.Linear(3, 2).double()
+    with pytest.raises(TypeError, match="only fp32"):
+        wrap(linear)
+    wrap(linear.float())
     x = torch.tensor([2, 5])
     expected, model = Tied(lambda module: module), wrap(Tied(lambda module: module))
     for of, tokens in ((expected, x), (model, x.to(device))):

@@ -8,11 +8,14 @@ trained a weight of its own; otherwise, the backward pass failed.
 """
 
 import functools
+import weakref
 from collections.abc import Callable
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
-_MARK = "_torch_xla_ext_wrapped_in"  # an attribute of parameters
+# The module that has each parameter, and a description; the module is gone if wrapping it failed.
+_wrapped = WeakIdKeyDictionary()
 
 
 def replace_xla_tensor(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -38,14 +41,14 @@ def initialize(original: Callable[..., None]) -> Callable[..., None]:
         for name, parameter in module.named_parameters():
             if hasattr(parameter, "_is_sharded"):  # by a module inside
                 continue
-            if hasattr(parameter, _MARK):
+            other, text = _wrapped.get(parameter, (lambda: None, ""))
+            if other() is not None:
                 raise RuntimeError(
                     f"XlaFullyShardedDataParallel: {type(module).__name__} has a parameter "
-                    f"{name!r} that another wrapped module has, too: {getattr(parameter, _MARK)}. "
-                    "Each would train a copy. Wrap a module that contains both, and neither of "
-                    "the two"
+                    f"{name!r} that another wrapped module has, too: {text}. Each would train a "
+                    "copy. Wrap a module that contains both, and neither of the two"
                 )
-            setattr(parameter, _MARK, f"{name!r} of {type(module).__name__}")
+            _wrapped[parameter] = weakref.ref(self), f"{name!r} of {type(module).__name__}"
         original(self, module, *args, **kw)
 
     return initialize
