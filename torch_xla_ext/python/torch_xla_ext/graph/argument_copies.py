@@ -1,4 +1,4 @@
-"""What a trace uses in place of arguments: new containers, and copies of views."""
+"""Copies that a trace uses in place of views, and containers in place of the arguments' own."""
 
 import weakref
 from collections.abc import Sequence
