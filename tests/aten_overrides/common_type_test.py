@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla
+from testing.as_on_the_cpu import check
 from torch.nn import functional
 
 Unary = Callable[[torch.Tensor], torch.Tensor]
@@ -183,11 +184,17 @@ def test_gradient_of_smooth_l1_loss_of_nan() -> None:
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.float64])
 def test_nan_to_num(dtype: torch.dtype) -> None:
-    """NaN and infinities become finite; upstream's value for bfloat16's largest number is
-    infinite."""
+    """NaN and infinities are replaced, also by infinities, which the upstream kernel refuses; its
+    value for bfloat16's largest number is infinite."""
     x = torch.tensor([float("inf"), float("-inf"), float("nan"), 1.5], dtype=dtype)
     cases = [{}, {"nan": 2.0}, {"posinf": 3.0}, {"neginf": -3.0}, {"posinf": 1.0, "neginf": 2.0}]
+    infinity, nan = float("inf"), float("nan")
+    cases += [{"nan": infinity, "posinf": -infinity}, {"posinf": nan, "neginf": -1e300}]
     compare({str(case): lambda x, case=case: torch.nan_to_num(x, **case) for case in cases}, x)
+
+
+def test_condition_number_of_a_singular_matrix() -> None:
+    check(lambda x: torch.linalg.cond(x, 1), torch.tensor([[1.0, 2.0], [2.0, 4.0]]))
 
 
 def test_numbers_on_the_cpu() -> None:

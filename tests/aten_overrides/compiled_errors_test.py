@@ -52,6 +52,115 @@ def test_a_value_that_is_refused_by_a_compiled_function(name: str) -> None:
         assert str(caught.value).startswith(str(expected.value)[:30])
 
 
+def _scattered(x: torch.Tensor) -> torch.Tensor:
+    return x.masked_scatter(x > 0, x[1:] * 10)
+
+
+def _unpooled(x: torch.Tensor) -> torch.Tensor:
+    return functional.max_unpool2d(x.view(1, 1, 1, 4), x.long().view(1, 1, 1, 4), 2)
+
+
+NAN, INFINITY = float("nan"), float("inf")
+# What is called, numbers that PyTorch takes, and others that it refuses.
+CHECKED: dict[str, tuple[Function, list[float], list[list[float]]]] = {
+    "bernoulli": (
+        torch.bernoulli,
+        [0, 1, 1, 0],
+        [[0.5, 0, 1, 1.5], [0, -0.5, 0, 0], [0, 0, NAN, 0]],
+    ),
+    "bernoulli_": (lambda x: torch.zeros_like(x).bernoulli_(x), [0, 1, 1, 0], [[0.5, 0, 1, 1.5]]),
+    "histc": (lambda x: torch.histc(x, 2), [1, 2, 3, 4], [[1, 2, NAN, 4], [1, 2, 3, -INFINITY]]),
+    "histc of a range": (lambda x: torch.histc(x, 2, 0, 3), [1, 2, 3, INFINITY], []),
+    "masked_scatter": (_scattered, [-1, 2, 3, 4], [[1, 2, 3, 4]]),
+    "masked_scatter_ of rows": (
+        lambda x: torch.zeros(4, 2, device=x.device).masked_scatter_(x[:, None] > 0, x + 0),
+        [1, -2, -3, 4],
+        [[1, 2, 3, -4]],
+    ),
+    "matrix_rank": (
+        lambda x: torch.linalg.matrix_rank(x.view(2, 2)),
+        [1, 2, 3, 4],
+        [[1, NAN, 2, 3]],
+    ),
+    "max_unpool2d": (_unpooled, [0, 3, 4, 7], [[0, 3, 4, 16], [0, -1, 4, 7]]),
+    "multinomial": (
+        lambda x: torch.multinomial(x, 1),
+        [0, 0, 3, 0],
+        [[0, -1, 3, 0], [NAN, 1, 1, 1], [1, 1, INFINITY, 1], [0, 0, 0, 0]],
+    ),
+    "multinomial of rows": (
+        lambda x: torch.multinomial(x.view(2, 2), 3, replacement=True),
+        [0, 1, 1, 0],
+        [[1, 1, 0, 0], [1, -1, 1, 0], [NAN, 1, 1, 1]],
+    ),
+    "normal": (lambda x: torch.normal(x, x), [0, 0, 0, 0], [[1, -1, 0, 2], [1, 1, NAN, 2]]),
+    "normal of a mean": (lambda x: torch.normal(0.0, x), [0, 0, 0, 0], [[1, -1, 0, 2]]),
+    "one_hot": (
+        lambda x: functional.one_hot(x.long(), 3),
+        [0, 2, 1, 2],
+        [[0, 2, 3, 1], [0, -1, 2, 1]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize("without_gradients", [torch.no_grad, torch.inference_mode])
+def test_values_that_an_operator_checks(name: str, without_gradients: Callable) -> None:
+    """CUDA's kernels refuse these values, too."""
+    function, right, refused = CHECKED[name]
+    run = run_by("openxla", function)
+    with without_gradients():
+        for wrong in [*refused, right, *refused]:
+            x = torch.tensor(wrong, dtype=torch.float32)
+            if wrong is right:
+                torch.testing.assert_close(run(x.to("xla")).cpu(), function(x))
+                continue
+            with pytest.raises(RuntimeError) as expected:
+                function(x)
+            with pytest.raises(type(expected.value)) as caught:
+                run(x.to("xla"))
+            assert "frame #" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["one_hot", "multinomial", "masked_scatter"])
+def test_pytorchs_own_tensors(name: str) -> None:
+    function, right, refused = CHECKED[name]
+    run = run_by("openxla", function)
+    x = torch.tensor(right, dtype=torch.float32)
+    torch.testing.assert_close(run(x), function(x))
+    with pytest.raises(RuntimeError):
+        run(torch.tensor(refused[0], dtype=torch.float32))
+
+
+def test_exported_one_hot_has_no_checks() -> None:
+    class OneHot(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.one_hot(x, 3)
+
+    exported = torch.export.export(OneHot(), (torch.tensor([0, 2], device="xla"),))
+    graph = exported.run_decompositions().graph
+    assert not [node for node in graph.nodes if "assert" in str(node.target)]
+
+
+def test_nothing_is_written_before_a_check() -> None:
+    def update(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return torch.multinomial(weights, 2) + x[0].long()
+
+    run = run_by("openxla", update)
+    x, weights = torch.zeros(2, device="xla"), torch.tensor([0.0, 3.0, 1.0], device="xla")
+    assert sorted(run(x, weights).tolist()) == [2, 3]
+    with pytest.raises(RuntimeError, match="element < 0"):
+        run(x, -weights)
+    assert x.tolist() == [1, 1]
+
+
+def test_gradient_of_masked_scatter() -> None:
+    x = torch.tensor([-1.0, 2.0, 3.0, 4.0])
+    run = with_gradients(run_by("openxla", _scattered))
+    check(lambda x: (run if x.is_xla else with_gradients(_scattered))(x), x, **CLOSE)
+
+
 def test_gradient_of_a_checked_function() -> None:
     function = BY_VALUE["solve"][0]
     run = with_gradients(run_by("openxla", function))

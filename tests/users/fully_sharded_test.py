@@ -85,3 +85,39 @@ def test_training(name: str, device: torch.device, tmp_path: Path) -> None:
         torch.testing.assert_close(
             whole[key].float(), value.float(), rtol=tolerance, atol=tolerance, msg=key
         )
+
+
+class Tied(nn.Module):
+    def __init__(self, wrap: Callable[[nn.Module], nn.Module]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        embedding, head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+        head.weight = embedding.weight
+        self.embedding, self.head = wrap(embedding), wrap(head)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embedding(x).sin())
+
+
+@pytest.mark.parametrize("flatten", [False, True])
+def test_a_weight_of_two_modules(flatten: bool, device: torch.device) -> None:
+    """With flatten_parameters=True, it became two weights."""
+
+    def wrap(module: nn.Module) -> nn.Module:
+        return XlaFullyShardedDataParallel(module.to(device), flatten_parameters=flatten)
+
+    message = "Linear has a parameter 'weight' that another wrapped module has, too: 'weight' of Em"
+    with pytest.raises(RuntimeError, match=message):
+        Tied(wrap)
+    with pytest.raises(RuntimeError, match=r"Tied has a parameter 'head\.weight' that another"):
+        wrap(Tied(lambda module: wrap(module) if isinstance(module, nn.Embedding) else module))
+    linear = nn.Linear(3, 2).double()
+    with pytest.raises(TypeError, match="only fp32"):
+        wrap(linear)
+    wrap(linear.float())
+    x = torch.tensor([2, 5])
+    expected, model = Tied(lambda module: module), wrap(Tied(lambda module: module))
+    for of, tokens in ((expected, x), (model, x.to(device))):
+        of(tokens).square().sum().backward()
+    (gradient,) = (parameter.grad for parameter in model.parameters())
+    torch.testing.assert_close(gradient.cpu()[:28].view(7, 4), expected.head.weight.grad)

@@ -1,6 +1,7 @@
 """Programs with the results of mark_sharding, a subclass whose operations Python dispatches."""
 
 import copy
+import io
 import os
 import pickle
 from collections.abc import Callable
@@ -94,6 +95,79 @@ def test_values_on_the_host(name: str, mesh: xs.Mesh) -> None:
     function = ON_THE_HOST[name]
     x = xs.mark_sharding(VALUES.to("xla"), mesh, ("x", None))
     torch.testing.assert_close(torch.as_tensor(function(x).cpu()), function(VALUES.clone()))
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize("map_location", ["cpu", "xla", None])
+def test_saved_tensors(weights_only: bool, map_location: str | None, mesh: xs.Mesh) -> None:
+    x = xs.mark_sharding(VALUES.to("xla"), mesh, ("x", None))
+    layer = torch.nn.Linear(4, 4).to("xla")
+    layer.weight = torch.nn.Parameter(x * 2)
+    state = {"x": x, "twice": [x, x], "layer": layer.state_dict(), "parameter": layer.weight}
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded = torch.load(file, map_location, weights_only=weights_only)
+    assert loaded["twice"][0] is loaded["x"] and type(loaded["x"]) is torch.Tensor
+    assert loaded["x"].device.type == (map_location or "xla")
+    assert loaded["x"].tolist() == VALUES.tolist()
+    assert isinstance(loaded["parameter"], torch.nn.Parameter)
+    assert loaded["parameter"].requires_grad
+    layer.load_state_dict({name: value + 1 for name, value in loaded["layer"].items()})
+    assert layer.weight.tolist() == (VALUES * 2 + 1).tolist()
+
+
+def test_a_file_is_as_large_as_that_of_other_tensors(mesh: xs.Mesh) -> None:
+    x = torch.rand(64, 64).to("xla")
+    files = io.BytesIO(), io.BytesIO()
+    torch.save(x, files[0])
+    torch.save(xs.mark_sharding(x, mesh, ("x", None)), files[1])
+    assert len(files[0].getvalue()) == len(files[1].getvalue())
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        weight = distribute_tensor((VALUES / 8).to("xla"), DeviceMesh("xla", [0, 1]), [Shard(0)])
+        self.weight = torch.nn.Parameter(weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.sin()
+
+
+@pytest.mark.parametrize("compiled", ["nothing", "layer", "step"])
+def test_a_distributed_parameter(compiled: str, mesh: xs.Mesh) -> None:
+    torch._dynamo.reset()
+    layer = Layer()
+    expected = copy.deepcopy(layer.weight).cpu().detach().requires_grad_()
+    of = torch.compile(layer, backend="openxla") if compiled == "layer" else layer
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = (of(x) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    run = torch.compile(step, backend="openxla") if compiled == "step" else step
+    for i in range(1, 4):
+        x = torch.linspace(-1, i, 8).view(2, 4)
+        loss = ((x @ expected.sin()) ** 2).mean()
+        (gradient,) = torch.autograd.grad(loss, [expected])
+        torch.testing.assert_close(run(x.to("xla")).cpu().detach(), loss.detach())
+        expected = (expected - 0.1 * gradient).detach().requires_grad_()
+    torch.testing.assert_close(torch.as_tensor(layer.weight.cpu()), expected)
+
+
+def test_a_captured_step_refuses_distributed_parameters(mesh: xs.Mesh) -> None:
+    layer = Layer()
+    step = torch_xla_ext.capture(lambda x: layer(x).sum().backward())
+    with pytest.raises(torch_xla_ext.CaptureError, match=r"weight'\] is a result of mark_sharding"):
+        step(VALUES.to("xla"))
+    step = torch_xla_ext.capture(lambda weight: weight.sum().backward())
+    with pytest.raises(torch_xla_ext.CaptureError, match="has the same sharding"):
+        step(layer.weight)
 
 
 def test_functions_that_xla_meshes_lack(mesh: xs.Mesh) -> None:

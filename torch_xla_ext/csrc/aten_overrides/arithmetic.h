@@ -295,16 +295,29 @@ at::Tensor OfCommonFloat(const at::Tensor& self, const at::Tensor& other) {
 }
 
 // The upstream kernel uses float32's largest number for bfloat16, in which it
-// becomes infinite.
+// becomes infinite, and refuses replacements that the dtype does not hold, such
+// as infinity.
 inline at::Tensor NanToNum(const at::Tensor& self, std::optional<double> nan,
                            std::optional<double> posinf,
                            std::optional<double> neginf) {
-  if (self.scalar_type() == at::kBFloat16) {
-    const double largest = std::numeric_limits<at::BFloat16>::max();
-    return Upstream::nan_to_num(self, nan, posinf.value_or(largest),
-                                neginf.value_or(-largest));
+  const at::ScalarType type = self.scalar_type();
+  if (!at::isFloatingType(type)) {
+    return Upstream::nan_to_num(self, nan, posinf, neginf);
   }
-  return Upstream::nan_to_num(self, nan, posinf, neginf);
+  double largest = 0;
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, type, "nan_to_num", [&] {
+        largest = static_cast<double>(std::numeric_limits<scalar_t>::max());
+      });
+  at::Tensor result = Upstream::nan_to_num(self, 0, largest, -largest);
+  const auto replace = [&](const at::Tensor& where, double value) {
+    if (std::abs(value) > largest) value = std::copysign(INFINITY, value);
+    result = at::where(where, at::full({}, value, self.options()), result);
+  };
+  if (nan) replace(at::isnan(self), *nan);
+  if (posinf) replace(at::eq(self, INFINITY), *posinf);
+  if (neginf) replace(at::eq(self, -INFINITY), *neginf);
+  return result;
 }
 
 // The upstream kernels refuse bounds of a higher rank.

@@ -48,6 +48,7 @@ from torch_xla_ext.graph.guards import (
     short_key,
 )
 from torch_xla_ext.graph.positions import position_of
+from torch_xla_ext.graph.tensors import refuse_marked
 
 _MAX_DEPTH = 3  # of modules in modules
 
@@ -138,6 +139,7 @@ class PythonState:
         self._seen[id(value)] = value
         if isinstance(value, torch.Tensor):
             if value.device.type == "xla":
+                refuse_marked(value, path)
                 self.tensors[path] = value
             else:
                 self.host_tensors[id(value)] = path

@@ -66,11 +66,8 @@ class Plans:
 
     def of_outputs(self, outputs: Any, new: list[torch.Tensor]) -> Result:
         """Return the plan for the outputs; add tensors that the program computes to `new`."""
-        planner = Planner(self._is_result, self._existing)
-        plan = planner.take_apart(outputs)
+        planner, plan = self.check_results(outputs)
         tensors = planner.tensors
-        for position, tensor in enumerate(tensors.values()):
-            self._check_result(position, tensor)
         uses = collections.Counter(map(_XLAC._xla_capture_storage, tensors.values()))
         plans: dict[int, Result] = {}  # by the identity of the tensor
         roots: dict[int, torch.Tensor] = {}  # for new storages with several results
@@ -99,6 +96,14 @@ class Plans:
                     )
                 plans[identity] = View(plans[storage], view, location_of(tensor))
         return planner.finish(plan, plans)
+
+    def check_results(self, outputs: Any) -> tuple[Planner, Any]:
+        """Refuse outputs that a replay cannot return; return their tensors."""
+        planner = Planner(self._is_result, self._existing)
+        plan = planner.take_apart(outputs)
+        for position, tensor in enumerate(planner.tensors.values()):
+            self._check_result(position, tensor)
+        return planner, plan
 
     def _is_result(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is an argument, or was made on the device by the step."""

@@ -20,7 +20,7 @@ from torch_xla_ext.graph.errors import CaptureError, ReadError
 from torch_xla_ext.graph.guards import ON_THE_HOST
 from torch_xla_ext.graph.parallel_compilation import Compiler
 from torch_xla_ext.graph.replay import Replay
-from torch_xla_ext.graph.tensors import Description, argument_names, shardings_of
+from torch_xla_ext.graph.tensors import Description, argument_names, refuse_marked, shardings_of
 from torch_xla_ext.graph.trace import DisturbedError, NotRepeatableError, Tracer
 from torch_xla_ext.graph.trace_fingerprint import TraceFingerprint
 
@@ -186,7 +186,9 @@ class CapturedStep(CopiedStep):
         arguments: list[torch.Tensor] = []
         others: dict[int, Any] = {}
         for number, leaf in enumerate(leaves):
-            if isinstance(leaf, XLAShardedTensor) and not leaf.requires_grad:
+            if isinstance(leaf, XLAShardedTensor):
+                if leaf.requires_grad:
+                    refuse_marked(leaf, argument_names(spec)[number])
                 leaves[number] = leaf = leaf.global_tensor
             if not isinstance(leaf, torch.Tensor):
                 others[number] = leaf

@@ -9,6 +9,9 @@ import torch
 import torch_xla
 from torch.utils import _pytree as pytree
 from torch_xla import runtime
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
+
+from torch_xla_ext.graph.errors import CaptureError
 
 _XLAC = torch_xla._XLAC
 
@@ -35,6 +38,16 @@ class Description(NamedTuple):
     def __str__(self) -> str:
         text = f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
         return f"{text} ({self.notes})" if self.notes else text
+
+
+def refuse_marked(tensor: torch.Tensor, name: str) -> None:
+    """Refuse a result of mark_sharding, whose operations return such tensors, too."""
+    if isinstance(tensor, XLAShardedTensor):
+        raise CaptureError(
+            f"{name} is a result of mark_sharding or distribute_tensor, which a captured step "
+            "takes only as an argument, and without a gradient: use the tensor or parameter that "
+            "was given to mark_sharding, and has the same sharding"
+        )
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -83,6 +96,12 @@ def clone_of(tensor: torch.Tensor, sharding: _XLAC.OpSharding | None) -> torch.T
         # devices again, and otherwise does nothing.
         _XLAC._xla_mark_sharding(copy, sharding)
     return copy
+
+
+def shares_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether a tensor on any device has the storage of one on the XLA device."""
+    storage = _XLAC._xla_capture_storage
+    return _XLAC._xla_capture_is_supported(tensor) and storage(tensor) == storage(other)
 
 
 def view_of(

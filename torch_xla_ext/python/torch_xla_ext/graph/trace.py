@@ -12,6 +12,7 @@ import torch_xla
 from torch.utils import _pytree as pytree
 
 from torch_xla_ext.graph import watch
+from torch_xla_ext.graph.argument_copies import give_back, refuse_assignments, refuse_lost_gradients
 from torch_xla_ext.graph.bytecode import finds_by_strings, names_of, strings_of
 from torch_xla_ext.graph.errors import CaptureError, ReadError
 from torch_xla_ext.graph.guards import is_library
@@ -138,7 +139,9 @@ class Tracer:
                     f"{named[number][0]} is a view of {state}, which the function can also "
                     "use directly: pass a clone() of it, or create the view inside"
                 )
-            self._copies[number] = copy_of(argument)
+            self._copies[number] = copy = copy_of(argument)
+            if argument.is_leaf:
+                copy.grad = argument.grad
         for number, (name, leaf) in enumerate(named):
             self._add(self._copies.get(number, leaf), name, argument=number)
         for name, tensor in list(self._state.tensors.items()):
@@ -186,6 +189,7 @@ class Tracer:
         ):
             outputs = self._function(*args, **kwargs)
         if self._check_python:
+            refuse_assignments(leaves, args, kwargs, outputs)
             self._check_python_state(executed, outputs)
         return outputs
 
@@ -228,14 +232,22 @@ class Tracer:
         return (changed, None) if changed else None
 
     def _as_lazy(self, outputs: Any) -> Any:
-        """Copy new values back to copied arguments, for a call that is not captured."""
+        """Give the arguments what their copies are now, for a call that is not captured."""
+        if not self._copies:
+            return outputs
+        if any(copy.requires_grad for copy in self._copies.values()):
+            self._plans().check_results(outputs)  # backward() of one would not reach the arguments
+        copies = self._arguments_and_copies()
+        refuse_lost_gradients(copies)
+        written = [self._saved.is_written(copy) for _, _, copy in copies]
+        return give_back(copies, written, outputs, self._calls.made)
+
+    def _arguments_and_copies(self) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
         arguments = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
-        for number, copy in self._copies.items():
-            if self._saved.is_written(copy):
-                with torch.no_grad():
-                    arguments[number].copy_(copy)
-        originals = {id(copy): arguments[number] for number, copy in self._copies.items()}
-        return pytree.tree_map(lambda leaf: originals.get(id(leaf), leaf), outputs)
+        return [
+            (self._known[self._by_id[id(copy)]].name, arguments[number], copy)
+            for number, copy in self._copies.items()
+        ]
 
     def _changed_python(self, executed: watch.ExecutedCode) -> str | None:
         """Return which non-tensor state changed; add the function's globals to the guards."""
@@ -299,6 +311,7 @@ class Tracer:
         )
 
     def _check_storages(self) -> None:
+        refuse_lost_gradients(self._arguments_and_copies())
         for known in self._known:
             if known.tensor.is_leaf and known.tensor.requires_grad != known.requires_grad:
                 raise CaptureError(

@@ -7,6 +7,7 @@ A decomposition consists of differentiable operators, so it needs no derivative 
 """
 
 import contextlib
+import contextvars
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from unittest import mock
@@ -71,6 +72,7 @@ _OTHER_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
 }
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
+_is_traced_for_xla = contextvars.ContextVar("_is_traced_for_xla", default=False)
 
 
 def register() -> None:
@@ -92,6 +94,7 @@ def _check_traced_calls() -> None:
     aten = torch.ops.aten
     for operator in (aten.logit_.default, aten.masked_scatter_.default):
         operator.py_kernels[DispatchKey.Meta] = DispatchKey.Meta  # csrc/.../in_place_checks.h
+    aten.one_hot.default.py_impl(DispatchKey.CompositeImplicitAutograd)(_one_hot)
     in_place = [aten.addcdiv_.default, aten.addcmul_.default]
     for packet in (aten.add_, aten.div_, aten.mul_, aten.sub_):
         in_place += [packet.Scalar, packet.Tensor]
@@ -158,6 +161,16 @@ def _check_interpolation(
         _check_dtypes(operator, args, options)
         size = upsample_compute_output_size(args[0].shape, args[1], args[-1])
         _check_sizes(operator, (args[0], size))
+
+
+def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Return a traced one_hot, whose trace neither checks nor has a node of its own."""
+    if _is_traced_for_xla.get() and num_classes != -1 and x.numel():
+        torch._assert_async((x >= 0).all(), "Class values must be non-negative.")
+        is_small = (x < num_classes).all()
+        torch._assert_async(is_small, "Class values must be smaller than num_classes.")
+    operator = torch.ops.aten.one_hot.default
+    return operator._op_dk(DispatchKey.CompositeImplicitAutograd, x, num_classes)
 
 
 def _fft_r2c(x: torch.Tensor, dims: list[int], normalization: int, onesided: bool) -> torch.Tensor:
@@ -234,16 +247,20 @@ def traced_for_xla(options: dict[str, object], inputs: Sequence[object]) -> Iter
         inputs: the arguments of the traced function.
     """
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-    if tensors and all(tensor.device.type == "xla" for tensor in tensors):
-        yield
-        return
-    from torch_xla_ext.attention import scaled_dot_product
+    before = _is_traced_for_xla.set(True)
+    try:
+        if tensors and all(tensor.device.type == "xla" for tensor in tensors):
+            yield
+            return
+        from torch_xla_ext.attention import scaled_dot_product
 
-    with (
-        mock.patch.dict(options, decompositions=of_operators_without_kernels()),
-        scaled_dot_product.in_graphs_of_own_tensors(),
-    ):
-        yield
+        with (
+            mock.patch.dict(options, decompositions=of_operators_without_kernels()),
+            scaled_dot_product.in_graphs_of_own_tensors(),
+        ):
+            yield
+    finally:
+        _is_traced_for_xla.reset(before)
 
 
 def _decomposed(

@@ -32,7 +32,11 @@ _log = logging.getLogger("torch_xla_ext.openxla")
 
 # Operators that only raise errors, which a trace would leave out, because nothing uses a result.
 _CHECKS = frozenset(
-    {torch.ops.aten._assert_async.default, torch.ops.aten._linalg_check_errors.default}
+    {
+        torch.ops.aten._assert_async.default,
+        torch.ops.aten._assert_async.msg,
+        torch.ops.aten._linalg_check_errors.default,
+    }
 )
 
 
@@ -50,6 +54,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
     from torch_xla_ext.graph.shared_memory import SharedMemory
     from torch_xla_ext.graph.split_graph import nodes_on_host, on_cpu, other_device, split
     from torch_xla_ext.graph.traced_program import same_seed
+    from torch_xla_ext.graph.value_checks import add_checks
 
     upstream, upstream_parts = module.extract_internal, module.partition_fx_graph_for_cpu_fallback
     upstream_helper, moved = (
@@ -141,6 +146,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
             return upstream_parts(graph, arguments, *others)
         on_host = _nodes_without_kernel(graph, arguments, module.UnsupportedNodesCollector)
         on_host |= {node for node in graph.graph.nodes if node.target in _CHECKS}
+        on_host |= add_checks(graph)
         if not on_host:
             return extract_internal(graph)
         return split(graph, on_host, lambda part: part, extract_internal)

@@ -51,6 +51,21 @@ def method(original: Callable[..., object]) -> Callable[..., object]:
     return call
 
 
+def reduce_ex(_: Callable[..., object]) -> Callable[..., object]:
+    """Pickle the tensor that is wrapped: torch.load(weights_only=True) refuses other classes.
+
+    Upstream, a file has the values twice; what is loaded has no sharding there, either.
+    """
+
+    def reduce_ex(self: XLAShardedTensor, protocol: int) -> tuple:
+        plain = self.global_tensor.detach().requires_grad_(self.requires_grad)
+        if isinstance(self, torch.nn.Parameter):
+            plain = torch.nn.Parameter(plain, self.requires_grad)
+        return plain.__reduce_ex__(protocol)
+
+    return reduce_ex
+
+
 def missing_attribute(_: None) -> Callable[..., object]:
     """Make an attribute that a DeviceMesh of XLA devices lacks an error that says what there is."""
 

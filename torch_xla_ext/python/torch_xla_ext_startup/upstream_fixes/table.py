@@ -16,6 +16,7 @@ _SHARDING = "torch_xla.distributed.spmd.xla_sharding"
 _SHARDED = "torch_xla.distributed.spmd.xla_sharded_tensor:XLAShardedTensor"
 _LOADER = "torch_xla.distributed.parallel_loader"
 _CHECKPOINTS = "torch_xla.experimental.distributed_checkpoint"
+_FLATTENED = "torch_xla.distributed.fsdp.xla_flatten_params_wrapper"
 _KERNELS = "torch_xla.experimental.custom_kernel"
 
 FIXES = (
@@ -147,6 +148,13 @@ FIXES = (
         replaces={"_XLAC:_replace_xla_tensor": "fully_sharded:replace_xla_tensor"},
     ),
     _torch_xla(
+        "tied_weights",
+        reason="a weight of two XlaFullyShardedDataParallel is no longer tied, or fails later",
+        test="tests/users/fully_sharded_test.py",
+        replaces={f"{_FLATTENED}:XlaFlattenParamsWrapper.__init__": "fully_sharded:initialize"},
+        after=(_FLATTENED,),
+    ),
+    _torch_xla(
         "exported_programs",
         reason="StableHLO of a program for several devices has calls that only this process knows",
         test="tests/sharding/reads_test.py",
@@ -165,6 +173,12 @@ FIXES = (
             f"{_SHARDED}.__format__": "sharded_tensors:method",
             f"{_SHARDED}.tolist": "sharded_tensors:method",
         },
+    ),
+    _torch_xla(
+        "saved_sharded_tensors",
+        reason="torch.load(weights_only=True) refuses marked tensors, which are saved twice",
+        test="tests/users/marked_tensors_test.py",
+        replaces={f"{_SHARDED}.__reduce_ex__": "sharded_tensors:reduce_ex"},
     ),
     _torch_xla(
         "device_meshes",
