@@ -54,6 +54,7 @@ class Process:
     def __init__(self, port: int, rank: int, seconds: float, how: str, **more: str) -> None:
         self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
         environment = {
+            "PJRT_DEVICE": "CPU",
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": "2",

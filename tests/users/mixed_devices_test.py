@@ -50,7 +50,7 @@ print(model(x.to("xla:1")).shape)
 """
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "CPU_NUM_DEVICES": "3"},
+        env={**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "3"},
         capture_output=True,
         text=True,
     )
