@@ -6,6 +6,7 @@ A function here that needs the package torch_xla_ext imports it when it is calle
 import functools
 import os
 
+from torch_xla_ext_startup import thread_pool
 from torch_xla_ext_startup.upstream_fixes import (
     decompositions,
     fused_optimizers,
@@ -30,6 +31,7 @@ def install() -> None:
     # read fails, and x[i] would end the process.
     os.environ.setdefault("XLA_RELEASE_GIL_DURING_TRANSFER", "0")
     root_logger.remove_handlers()
+    thread_pool.end_before_forks()
     replacement.install([*table.FIXES, *huggingface.FIXES])
     loading.register()
     fused_optimizers.register()
