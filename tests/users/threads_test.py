@@ -147,3 +147,31 @@ thread.join()
 print("done")
 """
     assert run_script(script, timeout=120).stdout.strip() == "done"
+
+
+DAEMON_THREADS = """
+import threading, time
+import torch, torch_xla
+
+x = torch.randn(500, 500).to("xla")
+
+def repeat(work):
+    while True:
+        work()
+
+def start_and_wait():
+    y = x @ x
+    torch_xla.sync(wait=True)
+
+compiled = torch.compile(lambda x: x @ x, backend="openxla")
+compiled(x)
+for work in start_and_wait, lambda: (x @ x).cpu(), lambda: compiled(x):
+    threading.Thread(target=repeat, args=(work,), daemon=True).start()
+time.sleep(0.5)
+print("done", flush=True)
+"""
+
+
+def test_daemon_threads_that_compute_at_exit() -> None:
+    done = run_script(DAEMON_THREADS)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

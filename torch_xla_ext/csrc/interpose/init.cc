@@ -13,6 +13,7 @@
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/python/bindings.h"
+#include "torch_xla_ext/csrc/runtime_fixes/daemon_threads.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 #include "torch_xla_ext/csrc/runtime_fixes/pending_values.h"
 
@@ -103,6 +104,7 @@ extern "C" PyObject* PyInit__XLAC() {
     Take(module, "_xla_custom_call");
     Take(module, "_xla_register_custom_call_target");
     torch_xla_ext::DefineFunctions(module);
+    torch_xla_ext::KeepDaemonThreadsAtExit();
   } catch (py::error_already_set& error) {
     error.restore();
     return nullptr;
