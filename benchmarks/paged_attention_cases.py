@@ -74,6 +74,11 @@ CASES = [
     prefill(1, 8192),
     prefill(8, 2048),
     Case("mixed 2 x 2048 + 62 x 1 of 2048", (2048,) * 2 + (1,) * 62, (2048,) * 64),
+    *(
+        Case(f"{new} of {seqs} x {length}{suffix}", (new,) * seqs, (length,) * seqs, dtype)
+        for new, seqs, length in ((512, 1, 16384), (64, 1, 65536), (4, 32, 4096))
+        for suffix, dtype in (("", DTYPE), (", fp8 cache", torch.float8_e4m3fn))
+    ),
 ]
 
 
