@@ -11,16 +11,13 @@ import pytest
 import torch
 import torch_xla
 from testing.scripts import run_script
+from testing.stale import device
 from testing.xla import XLAC
 from torch import Tensor
 
 from torch_xla_ext import CaptureError, capture
 
 SYNCS = ["_xla_step_marker", "_xla_sync_multi", "_xla_sync_live_tensors", "_xla_warm_up_cache"]
-
-
-def device(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32).to("xla")
 
 
 def together(functions: list[Callable[[], Any]]) -> list[Any]:

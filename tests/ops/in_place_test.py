@@ -2,7 +2,6 @@
 
 import gc
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,13 +23,7 @@ LAYERS, HEADS, HEAD_DIM, PAGE_SIZE, NUM_PAGES = 3, 2, 64, 8, 6
 CACHE = f"f16[{NUM_PAGES},{PAGE_SIZE},{HEADS},{HEAD_DIM}]"
 
 
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    counters.clear()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Found tensor with shape")
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def new_caches(device: str, count: int = 2) -> list[torch.Tensor]:

@@ -141,6 +141,16 @@ def attention_and_lse(
     return attended, logits.logsumexp(dim=-1).transpose(0, 1)
 
 
+def attention_of_last_tokens(queries: torch.Tensor, pages: Pages, scale: float) -> torch.Tensor:
+    """Attention of one query for each sequence; zeros for sequences without tokens."""
+    results = torch.zeros_like(queries, dtype=torch.float64)
+    for sequence, length in enumerate(pages.lengths):
+        if length:
+            query = queries[sequence : sequence + 1]
+            results[sequence] = attention(query, *pages.tokens(sequence), scale=scale)[0]
+    return results
+
+
 def assert_lse_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     assert actual.dtype == torch.float32
     actual = actual.to(expected.device).double()
