@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 import torch_xla
 from testing.scripts import run_script
 from testing.stale import device
+from testing.threads import run_in_threads
 from testing.xla import XLAC
 from torch import Tensor
 
@@ -31,12 +33,7 @@ def together(functions: list[Callable[[], Any]]) -> list[Any]:
         except Exception as error:
             results[number] = error
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(functions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-        assert not thread.is_alive()
+    run_in_threads(*(partial(run, number) for number in range(len(functions))))
     return results
 
 

@@ -248,9 +248,7 @@ def test_functional_twin_leaves_its_arguments(device_type: str) -> None:
 
 def test_arguments_are_checked_once_when_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = []
-    monkeypatch.setattr(
-        _paged, "require_scale", lambda operator, name, *others: checks.append(name)
-    )
+    monkeypatch.setattr(_paged, "require_scales", lambda *_, **scales: checks.extend(scales))
     for _ in range(2):
         ops.kv_cache_update(*tokens("xla", [3, 7, 8, 9, 11, 12, 13]), *new_caches("xla"))
     assert checks == ["key_scale", "value_scale"]  # the second call is cached

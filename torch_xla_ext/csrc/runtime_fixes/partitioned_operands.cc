@@ -178,7 +178,8 @@ class PartitionedOperands : public PartitionPass {
   void GatherOfElements(ProtobufMessage* scatter) {
     const ProtobufMessage numbers(
         scatter->Bytes(instruction::kScatterDimensionNumbers));
-    std::vector<uint64_t> indexed = numbers.Numbers(hlo::scatter::kIndexedDimensions);
+    std::vector<uint64_t> indexed =
+        numbers.Numbers(hlo::scatter::kIndexedDimensions);
     std::vector<uint64_t> operands = scatter->Numbers(instruction::kOperandIds);
     if (indexed.size() < 2 || operands.size() != 3) return;
     indexed.erase(std::min_element(indexed.begin(), indexed.end()));
