@@ -64,10 +64,22 @@ _checked_library = rule(
         "library": attr.label(allow_single_file = True, mandatory = True),
         "upstream_binary": attr.string(mandatory = True, doc = "As FrontLibraryInfo."),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
-        "_check": attr.label(allow_single_file = True, default = "//bazel/wheel:check_symbols.py"),
-        "_check_abi": attr.label(allow_single_file = True, default = "//bazel/wheel:check_abi.py"),
-        "_layout": attr.label(allow_single_file = True, default = "//torch_xla_ext/csrc/interpose/abi:layout.h"),
-        "_machine_code": attr.label(allow_single_file = True, default = "//torch_xla_ext/csrc/interpose/abi:machine_code.txt"),
+        "_check": attr.label(
+            allow_single_file = True,
+            default = "//bazel/wheel:check_symbols.py",
+        ),
+        "_check_abi": attr.label(
+            allow_single_file = True,
+            default = "//bazel/wheel:check_abi.py",
+        ),
+        "_layout": attr.label(
+            allow_single_file = True,
+            default = "//torch_xla_ext/csrc/interpose/abi:layout.h",
+        ),
+        "_machine_code": attr.label(
+            allow_single_file = True,
+            default = "//torch_xla_ext/csrc/interpose/abi:machine_code.txt",
+        ),
         "_upstream": attr.label(allow_single_file = True, default = _UPSTREAM),
         "_python": attr.label(default = "@python//:python", providers = [PythonEnvInfo]),
     },

@@ -81,8 +81,14 @@ pytest_test = rule(
             allow_files = True,
             doc = "An installed_wheel to put on PYTHONPATH.",
         ),
-        "_forked": attr.label(allow_single_file = True, default = "//bazel/pytest:forked.py"),
-        "_runner": attr.label(allow_single_file = True, default = "//bazel/pytest:runner.py"),
+        "_forked": attr.label(
+            allow_single_file = True,
+            default = "//bazel/pytest:forked.py",
+        ),
+        "_runner": attr.label(
+            allow_single_file = True,
+            default = "//bazel/pytest:runner.py",
+        ),
     },
     test = True,
 )

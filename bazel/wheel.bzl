@@ -198,7 +198,10 @@ torch_xla_wheel = rule(
             default = "@build_tools//:python",
             providers = [PythonEnvInfo],
         ),
-        "_check_upstream_binary": attr.label(allow_single_file = True, default = "//bazel/wheel:check_upstream_binary.py"),
+        "_check_upstream_binary": attr.label(
+            allow_single_file = True,
+            default = "//bazel/wheel:check_upstream_binary.py",
+        ),
     },
 )
 
