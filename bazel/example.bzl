@@ -6,14 +6,10 @@ def _example_impl(ctx):
     python = ctx.attr._python[PythonEnvInfo]
     script = ctx.actions.declare_file(ctx.label.name + ".sh")
     arguments = ["--wheel-dir=" + ctx.files._wheel[0].short_path]
-    arguments += ["--requirement=" + requirement for requirement in ctx.attr.requirements]
     arguments += ["--lock=" + lock.short_path for lock in ctx.files.locks]
     if ctx.file.setup:
         arguments.append("--setup=" + ctx.file.setup.short_path)
-    arguments += [ctx.file.src.short_path] + [
-        ctx.expand_location(argument, ctx.attr.data)
-        for argument in ctx.attr.arguments
-    ]
+    arguments.append(ctx.file.src.short_path)
     ctx.actions.write(
         script,
         "\n".join([
@@ -40,15 +36,11 @@ example = rule(
     doc = """`bazel run` builds the wheel, installs it with torch into an environment that all
 examples share and that is kept, and runs the example there.""",
     attrs = {
-        "arguments": attr.string_list(
-            doc = "Arguments before the user's; $(rootpath LABEL) of `data` is expanded.",
-        ),
         "data": attr.label_list(allow_files = True, doc = "Files that the example reads."),
         "locks": attr.label_list(
             allow_files = [".lock"],
             doc = "Lock files of more packages, which are installed without what they require.",
         ),
-        "requirements": attr.string_list(doc = "Packages that it needs besides torch."),
         "setup": attr.label(
             allow_single_file = [".py"],
             doc = "A script that installs what the example needs besides, run there once. `data` " +

@@ -74,6 +74,11 @@ CASES = [
     prefill(1, 8192),
     prefill(8, 2048),
     Case("mixed 2 x 2048 + 62 x 1 of 2048", (2048,) * 2 + (1,) * 62, (2048,) * 64),
+    *(
+        Case(f"{new} of {seqs} x {length}{suffix}", (new,) * seqs, (length,) * seqs, dtype)
+        for new, seqs, length in ((512, 1, 16384), (64, 1, 65536), (4, 32, 4096))
+        for suffix, dtype in (("", DTYPE), (", fp8 cache", torch.float8_e4m3fn))
+    ),
 ]
 
 
@@ -207,45 +212,28 @@ def _page_lists(case: Case, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor,
     return indptr.to(device), indices, last.to(device)
 
 
-def _workspace(device: torch.device) -> torch.Tensor:
-    return torch.zeros(256 << 20, dtype=torch.uint8, device=device)
-
-
 def flashinfer_decode(case: Case, inputs: Inputs) -> Bound:
-    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-        _workspace(inputs.q.device), "NHD", use_tensor_cores=True
-    )
-    wrapper.plan(
-        *_page_lists(case, inputs),
-        HEADS,
-        KV_HEADS,
-        HEAD_DIM,
-        PAGE_SIZE,
-        q_data_type=DTYPE,
-        kv_data_type=case.cache_dtype,
-    )
-    return _bind(wrapper, inputs)
+    workspace = _workspace(inputs)
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)
+    return _planned(wrapper, case, inputs)
 
 
 def flashinfer_prefill(case: Case, inputs: Inputs, backend: str) -> Bound:
-    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(
-        _workspace(inputs.q.device), "NHD", backend=backend
-    )
-    wrapper.plan(
-        inputs.cu_q_lens,
-        *_page_lists(case, inputs),
-        HEADS,
-        KV_HEADS,
-        HEAD_DIM,
-        PAGE_SIZE,
-        causal=True,
-        q_data_type=DTYPE,
-        kv_data_type=case.cache_dtype,
-    )
-    return _bind(wrapper, inputs)
+    workspace = _workspace(inputs)
+    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend=backend)
+    return _planned(wrapper, case, inputs, inputs.cu_q_lens, causal=True)
 
 
-def _bind(wrapper: object, inputs: Inputs) -> Bound:
+def _workspace(inputs: Inputs) -> torch.Tensor:
+    return torch.zeros(256 << 20, dtype=torch.uint8, device=inputs.q.device)
+
+
+def _planned(
+    wrapper: object, case: Case, inputs: Inputs, *starts: torch.Tensor, **options: bool
+) -> Bound:
+    pages, sizes = _page_lists(case, inputs), (HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE)
+    dtypes = {"q_data_type": DTYPE, "kv_data_type": case.cache_dtype}
+    wrapper.plan(*starts, *pages, *sizes, **dtypes, **options)
     out = torch.full_like(inputs.q, float("nan"))
     caches = (inputs.key_cache, inputs.value_cache)
     return lambda: wrapper.run(inputs.q, caches, out=out), lambda: out

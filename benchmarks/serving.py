@@ -46,6 +46,14 @@ if ON_XLA:
     from torch_xla.debug import metrics
 
 LOADS = "1x128+128,16x128+128,64x128+128,16x1024+256,64x1024+256"
+_TINY = {
+    "vocab_size": 512,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
 SHAPES = {
     "8b": {
         "vocab_size": 128256,
@@ -68,21 +76,9 @@ SHAPES = {
         "moe_intermediate_size": 768,
         "norm_topk_prob": True,
     },
-    "tiny": {
-        "vocab_size": 512,
-        "hidden_size": 256,
-        "intermediate_size": 512,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-    },
-    "tiny-moe": {
-        "vocab_size": 512,
-        "hidden_size": 256,
-        "intermediate_size": 512,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+    "tiny": _TINY,
+    "tiny-moe": _TINY
+    | {
         "head_dim": 64,
         "num_experts": 8,
         "num_experts_per_tok": 2,
@@ -194,7 +190,7 @@ def names() -> dict[str, str]:
     }
 
 
-def prompt(vocabulary: int, length: int, seed: int | str) -> list[int]:
+def prompt(vocabulary: int, length: int, seed: str) -> list[int]:
     """Return random tokens, the same for the same seed."""
     numbers = random.Random(seed)
     return [numbers.randrange(2, vocabulary) for _ in range(length)]

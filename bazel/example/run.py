@@ -125,19 +125,13 @@ class Environment:
         return subprocess.run([self.python, script]).returncode
 
     def prepare(
-        self,
-        device: str,
-        wheel: Path,
-        requirements: list[str],
-        locks: Sequence[Path] = (),
-        setup: Path | None = None,
+        self, device: str, wheel: Path, locks: Sequence[Path] = (), setup: Path | None = None
     ) -> None:
         """Install what is missing; raise ExampleError if that fails.
 
         Args:
             device: PJRT_DEVICE.
             wheel: the built wheel.
-            requirements: packages that are installed with their requirements.
             locks: files that list packages with their SHA-256, installed without requirements.
             setup: a script that installs the rest, once for each wheel.
         """
@@ -147,7 +141,6 @@ class Environment:
             extra = "[cuda12]" if device == "CUDA" else ""
             self._install("the wheel", f"{wheel}{extra}")
             self._remember("wheel", wheel.name)
-        self.install_requirements(requirements)
         if setup is not None and self.installed().get(str(setup)) != wheel.name:
             say(f"running {setup}")
             if self.run(setup):
@@ -186,7 +179,6 @@ def only_wheel(folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--wheel-dir", type=Path, required=True)
-    parser.add_argument("--requirement", action="append", default=[])
     parser.add_argument("--lock", type=Path, action="append", default=[])
     parser.add_argument("--setup", type=Path)
     parser.add_argument("example", type=Path)
@@ -199,7 +191,7 @@ def main() -> None:
         with open(f"{environment.folder}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             wheel = only_wheel(args.wheel_dir)
-            environment.prepare(device, wheel, args.requirement, args.lock, args.setup)
+            environment.prepare(device, wheel, args.lock, args.setup)
     except ExampleError as error:
         sys.exit(f"example: {error}")
     except OSError as error:

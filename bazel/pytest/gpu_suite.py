@@ -400,11 +400,13 @@ def run(options: argparse.Namespace) -> int:
 # report
 
 
-def explanation(name: str, message: str, rows: list[dict[str, str]]) -> str | None:
-    for row in rows:
-        pattern = re.escape(row["test"]).replace(r"\*", ".*")
-        if re.fullmatch(pattern, name) and row.get("message", "") in message:
-            return row["reason"]
+def explanation(name: str, message: str, failures: dict[str, dict]) -> str | None:
+    for reason, texts in failures.items():
+        for pattern, contained in texts.items():
+            expression = re.escape(pattern).replace(r"\*", ".*")
+            parts = [contained] if isinstance(contained, str) else contained
+            if re.fullmatch(expression, name) and any(part in message for part in parts):
+                return reason
     return None
 
 
@@ -418,13 +420,13 @@ def last_line(message: str) -> str:
 def report(paths: list[Path], explained: Path) -> tuple[str, bool]:
     """Return the merged report, in Markdown, and whether each failure is explained."""
     results = Results.read(paths)
-    rows = read_explained(explained).get("failure", [])
+    known = read_explained(explained).get("failures", {})
     counts = Counter(line["outcome"] for line in results.tests.values())
     failed: dict[str | None, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for (file, test), line in sorted(results.tests.items()):
         if line["outcome"] == "failed":
             name, message = f"{file}::{test}", line.get("message", "")
-            failed[explanation(name, message, rows)][file].append(
+            failed[explanation(name, message, known)][file].append(
                 f"- `{test}`: {last_line(message)}"
             )
     files = {file for file, _ in results.tests} | set(results.ended)

@@ -19,17 +19,18 @@ def reports_out_of_range() -> bool:
     return os.environ.get(REPORT_ENVIRONMENT, "") not in ("", "0")
 
 
-def require_scale(operator: str, name: str, scale: float | None, cache: torch.Tensor) -> None:
-    """Raise ValueError unless `scale` is valid for `cache`: only quantized caches have scales."""
-    if scale is None:
-        return
-    if not _MIN_NUMBER <= scale <= _MAX_NUMBER:
-        raise ValueError(f"{operator}: {name} must be from 1e-12 to 1e12, but is {scale}")
-    if scale != 1 and cache.dtype != QUANTIZED_DTYPE:
-        raise ValueError(
-            f"{operator}: {name} is for a cache of {QUANTIZED_DTYPE}; for one of {cache.dtype} it "
-            f"must be None or 1, but is {scale}"
-        )
+def require_scales(operator: str, cache: torch.Tensor, **scales: float | None) -> None:
+    """Raise ValueError unless all are valid for `cache`: only quantized caches have scales."""
+    for name, scale in scales.items():
+        if scale is None:
+            continue
+        if not _MIN_NUMBER <= scale <= _MAX_NUMBER:
+            raise ValueError(f"{operator}: {name} must be from 1e-12 to 1e12, but is {scale}")
+        if scale != 1 and cache.dtype != QUANTIZED_DTYPE:
+            raise ValueError(
+                f"{operator}: {name} is for a cache of {QUANTIZED_DTYPE}; for one of {cache.dtype} "
+                f"it must be None or 1, but is {scale}"
+            )
 
 
 def require_logit_options(

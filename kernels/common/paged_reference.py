@@ -95,7 +95,7 @@ def paged_attention(
     return _results(result, lse, outputs)
 
 
-def _unmasked(
+def unmasked(
     mask: torch.Tensor | None, first_new: torch.Tensor, num_tokens: int
 ) -> torch.Tensor | bool:
     """Return the tokens that a custom mask shows, [rows, tokens], from `first_new` on."""
@@ -129,7 +129,7 @@ def ragged_paged_attention(
         keys, present = _gather(kv_pages[:, :, 0::2], page_indices[s], num_heads)
         values, _ = _gather(kv_pages[:, :, 1::2], page_indices[s], num_heads)
         position = torch.where(mine, position, -1)  # which sees nothing
-        present = present & _unmasked(mask, kv_len - (end - begin), keys.shape[1])
+        present = present & unmasked(mask, kv_len - (end - begin), keys.shape[1])
         scale = attributes["sm_scale"] * attributes["k_scale"]
         attended, own_lse = _attend(
             q, position, keys, values, present, scale, attributes, sinks=sinks

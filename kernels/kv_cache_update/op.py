@@ -16,17 +16,15 @@ ROPE_TARGET = "XlaGpuRopeKvPagesUpdate"
 def _check_cache(
     key_cache: torch.Tensor, key_scale: float | None, value_scale: float | None, **others: Value
 ) -> None:
-    operator = "xla_gpu::kv_cache_update"
-    _paged.require_scale(operator, "key_scale", key_scale, key_cache)
-    _paged.require_scale(operator, "value_scale", value_scale, key_cache)
+    _paged.require_scales(
+        "xla_gpu::kv_cache_update", key_cache, key_scale=key_scale, value_scale=value_scale
+    )
 
 
 def _check_pages(
     kv_pages: torch.Tensor, k_scale: float | None, v_scale: float | None, **others: Value
 ) -> None:
-    operator = "xla_gpu::kv_pages_update"
-    _paged.require_scale(operator, "k_scale", k_scale, kv_pages)
-    _paged.require_scale(operator, "v_scale", v_scale, kv_pages)
+    _paged.require_scales("xla_gpu::kv_pages_update", kv_pages, k_scale=k_scale, v_scale=v_scale)
 
 
 def _check_rope(
@@ -40,8 +38,7 @@ def _check_rope(
     **others: Value,
 ) -> None:
     operator = "xla_gpu::rope_kv_pages_update"
-    _paged.require_scale(operator, "k_scale", k_scale, kv_pages)
-    _paged.require_scale(operator, "v_scale", v_scale, kv_pages)
+    _paged.require_scales(operator, kv_pages, k_scale=k_scale, v_scale=v_scale)
     shards, heads, head_dim = qkv.shape[1:]
     if kv_pages.shape[2] % (2 * shards) or _num_query_heads(qkv, kv_pages) <= 0:
         raise ValueError(

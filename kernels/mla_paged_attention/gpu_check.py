@@ -18,12 +18,12 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-from kernel_library import KernelLibrary
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+from kernel_library import KernelLibrary, microseconds
+from testing.paged import FP8, TOLERANCES, attention_and_lse, relative_error
 
 TARGET = "XlaGpuMlaPagedAttention"
-F8 = torch.float8_e4m3fn
-LIMITS = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
 class Batch:
@@ -62,7 +62,7 @@ class Batch:
         self.lens = torch.tensor(contexts, dtype=torch.int32, device="cuda")
         self.params = {
             "scale": 192**-0.5,
-            "kv_scale": 0.7 if cache == F8 else 1.0,
+            "kv_scale": 0.7 if cache == FP8 else 1.0,
             "report_out_of_range": False,
         }
 
@@ -98,9 +98,9 @@ class Batch:
             if not len(token):
                 continue
             rows = self.cache[block, token % size].float().double() * self.params["kv_scale"]
-            logits = self.query[s].double() @ rows.T * self.params["scale"]
-            out[s] = logits.softmax(-1) @ rows[:, :512]
-            lse[s] = logits.logsumexp(-1)
+            rows, query = rows[:, None], self.query[s : s + 1]
+            scale = self.params["scale"]
+            out[s], lse[s] = attention_and_lse(query, rows, rows[..., :512], scale=scale)
         return out, lse
 
 
@@ -112,11 +112,11 @@ def check(library: KernelLibrary, text: str, batch: Batch, workspace: int) -> li
     torch.cuda.synchronize()
     expected, expected_lse = batch.reference()
     faults = []
-    error = float((first.double() - expected).norm() / expected.norm().clamp_min(1e-30))
-    if not error <= LIMITS[first.dtype]:
+    error = relative_error(first, expected)
+    if not error <= TOLERANCES[first.dtype]:
         faults.append(f"error {error:.3g}: {text}")
     rows = (first.double() - expected).norm(dim=-1)
-    if not bool((rows <= 4 * LIMITS[first.dtype] * expected.norm(dim=-1)).all()):
+    if not bool((rows <= 4 * TOLERANCES[first.dtype] * expected.norm(dim=-1)).all()):
         faults.append(f"a row is wrong: {text}")
     if not torch.equal(first.view(torch.int16), out.view(torch.int16)):
         faults.append(f"two runs differ: {text}")
@@ -137,7 +137,7 @@ def check_all(library: KernelLibrary, count: int, seed: int) -> int:
         options = {
             "num_heads": random.choice([1, 8, 16, 17, 32, 64, 100, 128]),
             "dtype": dtype,
-            "cache": random.choice([dtype, F8]),
+            "cache": random.choice([dtype, FP8]),
             "block_size": random.choice([8, 13, 16, 64, 128, 256]),
             "bad_blocks": random.random() < 0.2,
         }
@@ -154,7 +154,7 @@ CASES = {
     f"{name}{heads} heads, {n} x {length}": ([length] * n, heads, cache)
     for heads in (16, 128)
     for n, length in ((128, 4096), (16, 4096), (1, 8192), (1, 131072))
-    for name, cache in (("", None), ("fp8, ", F8))
+    for name, cache in (("", None), ("fp8, ", FP8))
 }
 
 
@@ -165,16 +165,7 @@ def time_all(library: KernelLibrary) -> None:
         for _ in range(3):
             batch = Batch(contexts, heads, cache=cache, poison=False)
             calls.append(batch.bind(library, 1 << 25, 0)[0])
-        times = []
-        for _ in range(8):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            for call in 3 * calls:
-                call()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end) / 9 * 1e3)
-        us = statistics.median(times[1:])
+        us = statistics.median(microseconds(3 * calls, repeats=7))
         tokens = sum(contexts)
         read = tokens * 576 * batch.cache.dtype.itemsize / us / 1e6
         flops = tokens * heads * 2 * (576 + 512) / us / 1e6

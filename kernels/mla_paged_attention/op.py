@@ -14,7 +14,7 @@ _NAME = "xla_gpu::mla_paged_attention"
 
 def _check(kv_cache: torch.Tensor, scale: float, kv_scale: float | None, **others: Value) -> None:
     _paged.require_logit_options(_NAME, "scale", scale, None, None)
-    _paged.require_scale(_NAME, "kv_scale", kv_scale, kv_cache)
+    _paged.require_scales(_NAME, kv_cache, kv_scale=kv_scale)
 
 
 def _attributes(scale: float, kv_scale: float | None, **others: Value) -> dict[str, object]:

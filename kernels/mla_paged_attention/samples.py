@@ -1,7 +1,7 @@
 """Samples of mla_paged_attention for tests/ops."""
 
 import torch
-from testing.paged import TOLERANCES, Pages, attention, int32
+from testing.paged import TOLERANCES, Pages, attention_of_last_tokens, int32
 from testing.samples import Arguments, OperatorSamples
 
 from torch_xla_ext import ops
@@ -20,13 +20,7 @@ def _reference(
 ) -> torch.Tensor:
     rows = cache.unsqueeze(2)
     pages = Pages(rows, rows, tables, tuple(lengths.tolist()))
-    results = [
-        attention(row[None], *pages.tokens(sequence), scale=0.07)[0, :, :512]
-        if pages.lengths[sequence]
-        else torch.zeros(row[:, :512].shape, dtype=torch.float64)
-        for sequence, row in enumerate(query)
-    ]
-    return torch.stack(results).to(query.dtype)
+    return attention_of_last_tokens(query, pages, 0.07)[..., :512].to(query.dtype)
 
 
 SAMPLES = [

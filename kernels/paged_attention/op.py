@@ -22,8 +22,7 @@ def _check(
     **others: Value,
 ) -> None:
     _paged.require_logit_options(_NAME, "scale", scale, sliding_window, soft_cap)
-    _paged.require_scale(_NAME, "key_scale", key_scale, key_cache)
-    _paged.require_scale(_NAME, "value_scale", value_scale, key_cache)
+    _paged.require_scales(_NAME, key_cache, key_scale=key_scale, value_scale=value_scale)
 
 
 def _attributes(

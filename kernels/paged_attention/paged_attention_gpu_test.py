@@ -14,16 +14,15 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 from kernel_library import KernelLibrary
+from testing.paged import FP8, TOLERANCES, assert_lse_close, attention_and_lse, relative_error
 
 pytestmark = pytest.mark.skipif(
     "PAGED_KERNELS" not in os.environ or not torch.cuda.is_available(),
     reason="needs PAGED_KERNELS and a GPU",
 )
-
-F8 = torch.float8_e4m3fn
-TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +93,7 @@ class Inputs:
         self.lens = torch.tensor(case.contexts, dtype=torch.int32, device="cuda")
         self.slopes = torch.rand(num_heads, device="cuda") if case.alibi else None
         self.sinks = torch.randn(num_heads, device="cuda") * 4 if case.sinks else None
-        fp8 = cache == F8
+        fp8 = cache == FP8
         self.parameters = dict(
             scale=case.head_dim**-0.5,
             sliding_window=case.window,
@@ -137,58 +136,47 @@ class Inputs:
         case, p = self.case, self.parameters
         num_blocks, size = self.keys.shape[:2]
         out = torch.zeros_like(self.query, dtype=torch.float64)
-        sinks = out.new_full((out.shape[1],), -math.inf)
+        lse = torch.full_like(out[..., 0], -math.inf)
         if self.sinks is not None:
-            sinks = self.sinks.double()
-        lse = sinks.repeat(len(out), 1)
+            lse[:] = self.sinks.double()
         for i in range(len(self.query)):
             n = min(max(int(self.lens[i]), 0), self.tables.shape[1] * size)
-            low = max(0, n - case.window) if case.window else 0
-            positions = torch.arange(low, n, device="cuda")
-            blocks = self.tables[i].long()[positions // size]
-            valid = (blocks >= 0) & (blocks < num_blocks)
-            positions, blocks = positions[valid], blocks[valid]
-            if not len(positions):
+            if n == 0:
                 continue
-            rows = (blocks, positions % size)
-            k = self.keys[rows].to(torch.float32).double()
-            v = self.values[rows].to(torch.float32).double()
-            q = self.query[i].double().view(case.num_kv_heads, case.group, case.head_dim)
-            logits = torch.einsum("hgd,nhd->hgn", q, k) * (p["scale"] * p["key_scale"])
-            if case.soft_cap:
-                logits = case.soft_cap * torch.tanh(logits / case.soft_cap)
-            if self.slopes is not None:
-                distance = (positions - (n - 1)).double()
-                slopes = self.slopes.double().view(case.num_kv_heads, case.group, 1)
-                logits = logits + slopes * distance
-            logits = torch.cat([logits, sinks.view(*logits.shape[:2], 1)], -1)
-            weights = torch.softmax(logits, -1)[..., :-1]
-            out[i] = torch.einsum("hgn,nhd->hgd", weights, v).reshape(out[i].shape)
-            lse[i] = logits.logsumexp(-1).flatten()
+            positions = torch.arange(n, device="cuda")
+            blocks = self.tables[i].long()[positions // size]
+            present = (blocks >= 0) & (blocks < num_blocks)
+            rows = blocks.clamp(0, num_blocks - 1), positions % size
+            out[i], lse[i] = attention_and_lse(
+                self.query[i : i + 1],
+                *(cache[rows].float().double() for cache in (self.keys, self.values)),
+                scale=p["scale"] * p["key_scale"],
+                sliding_window=case.window or None,
+                soft_cap=case.soft_cap or None,
+                alibi_slopes=self.slopes,
+                present=present,
+                sinks=self.sinks,
+            )
         return out * p["value_scale"], lse
-
-
-def relative_error(out: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((out.double() - expected).norm() / expected.norm().clamp(min=1e-30))
 
 
 def check(library: KernelLibrary, inputs: Inputs) -> torch.Tensor:
     out, (expected, expected_lse) = inputs.run(library), inputs.reference_with_lse()
     error = relative_error(out, expected)
-    assert error <= TOLERANCE[inputs.case.dtype], (error, inputs.case)
+    assert error <= TOLERANCES[inputs.case.dtype], (error, inputs.case)
     # Each row is compared: a norm of all rows would hide a wrong head or sequence.
     rows = (out.double() - expected).norm(dim=-1)
-    limits = 4 * TOLERANCE[inputs.case.dtype] * expected.norm(dim=-1)
+    limits = 4 * TOLERANCES[inputs.case.dtype] * expected.norm(dim=-1)
     assert (rows <= limits).all(), (rows / limits, inputs.case)
     lse = torch.full(out.shape[:2], math.nan, device="cuda")
     again = inputs.run(library, lse)
     assert torch.equal(out.view(torch.int16), again.view(torch.int16)), "not deterministic"
-    torch.testing.assert_close(lse.double(), expected_lse, rtol=1e-4, atol=2e-3)
+    assert_lse_close(lse, expected_lse)
     return out
 
 
 TYPES = [
-    (torch.bfloat16, None), (torch.float16, None), (torch.bfloat16, F8), (torch.float16, F8),
+    (torch.bfloat16, None), (torch.float16, None), (torch.bfloat16, FP8), (torch.float16, FP8),
 ]  # fmt: skip
 
 
@@ -250,7 +238,7 @@ def test_one_sequence(library: KernelLibrary, options: dict, context: int) -> No
 
 
 @pytest.mark.parametrize("block_size", [8, 13, 24, 128, 256])
-@pytest.mark.parametrize("cache", [None, F8], ids=str)
+@pytest.mark.parametrize("cache", [None, FP8], ids=str)
 @pytest.mark.parametrize("window", [0, 100])
 def test_one_sequence_block_sizes(
     library: KernelLibrary, window: int, cache: torch.dtype | None, block_size: int
@@ -268,7 +256,7 @@ def test_around_the_choice_of_kernels(
         check(library, Inputs(Case([longest, 1, 300][:sequences], num_kv_heads=kv_heads)))
 
 
-@pytest.mark.parametrize("cache", [None, F8], ids=str)
+@pytest.mark.parametrize("cache", [None, FP8], ids=str)
 def test_one_long_context(library: KernelLibrary, cache: torch.dtype | None) -> None:
     check(library, Inputs(Case([131_072], num_kv_heads=8, cache=cache)))
 
@@ -325,10 +313,10 @@ def test_inputs_of_the_kernel_before(library: KernelLibrary, contexts: list[int]
         assert torch.equal(results.view(torch.int16), direct.view(torch.int16))
     assert torch.equal(results[1], out)
     expected = inputs.reference()
-    assert relative_error(results[1], expected) <= TOLERANCE[inputs.case.dtype]
+    assert relative_error(results[1], expected) <= TOLERANCES[inputs.case.dtype]
     for (mine, _), source in zip(pairs, old, strict=True):
         mine.copy_(source)
-    assert relative_error(results[0], inputs.reference()) <= TOLERANCE[inputs.case.dtype]
+    assert relative_error(results[0], inputs.reference()) <= TOLERANCES[inputs.case.dtype]
 
 
 @pytest.mark.parametrize("sinks", [False, True])
@@ -354,8 +342,8 @@ def test_no_context_gives_zeros(library: KernelLibrary) -> None:
 def test_large_and_small_queries(library: KernelLibrary) -> None:
     """The queries are out of float16's range; the fp8 kernel computes in float16."""
     for magnitude in (1e-30, 1e-3, 30.0):
-        check(library, Inputs(Case([300, 20], cache=F8, magnitude=magnitude)))
-    check(library, Inputs(Case([1, 1], cache=F8, magnitude=1e30)))
+        check(library, Inputs(Case([300, 20], cache=FP8, magnitude=magnitude)))
+    check(library, Inputs(Case([1, 1], cache=FP8, magnitude=1e30)))
 
 
 def test_nan_stays_nan(library: KernelLibrary) -> None:

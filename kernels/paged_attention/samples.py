@@ -1,7 +1,7 @@
 """Samples of paged_attention for tests/ops."""
 
 import torch
-from testing.paged import TOLERANCES, Pages, attention, int32
+from testing.paged import TOLERANCES, Pages, attention_of_last_tokens, int32
 from testing.samples import Arguments, OperatorSamples
 
 from torch_xla_ext import ops
@@ -23,13 +23,7 @@ def _reference(
     lengths: torch.Tensor,
 ) -> torch.Tensor:
     pages = Pages(keys, values, tables, tuple(lengths.tolist()))
-    results = [
-        attention(row[None], *pages.tokens(sequence), scale=0.125)[0]
-        if pages.lengths[sequence]
-        else torch.zeros(row.shape, dtype=torch.float64)
-        for sequence, row in enumerate(query)
-    ]
-    return torch.stack(results).to(query.dtype)
+    return attention_of_last_tokens(query, pages, 0.125).to(query.dtype)
 
 
 SAMPLES = [

@@ -1,28 +1,22 @@
-"""Check and time the CUDA kernel of ragged_paged_attention without torch_xla or Bazel.
+"""Check the CUDA kernel of ragged_paged_attention without torch_xla or Bazel.
 
 A plain script for a machine with a GPU, any torch with CUDA and the library that Bazel builds as
 //benchmarks:libpaged_kernels.so:
 
-    python kernels/ragged_paged_attention/gpu_check.py [--time] LIBRARY...
+    python kernels/ragged_paged_attention/gpu_check.py LIBRARY...
 
 It calls the untyped entry with a packed payload, as XLA does, and compares with float64.
-Every library is checked and timed; the peers (torch's SDPA on a dense copy, a matrix product)
-are timed once, in the same run.
+benchmarks/paged_attention.py measures the kernel's time.
 """
 
 import argparse
 import random
-import statistics
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from gpu_check_batches import (
-    F8,
     Batch,
     few_queries_batch,
     fill_with_garbage,
@@ -31,9 +25,9 @@ from gpu_check_batches import (
     reference,
 )
 from kernel_library import KernelLibrary
+from testing.paged import FP8, TOLERANCES, relative_error
 
 TARGET = "XlaGpuRaggedPagedAttention"
-LIMITS = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
 class Kernel:
@@ -83,11 +77,11 @@ def check(kernel: Kernel, text: str, batch: Batch, workspace_size: int) -> float
     call()
     torch.cuda.synchronize()
     expected, expected_lse = reference(batch)
-    error = (first.double() - expected).norm() / expected.norm().clamp_min(1e-30)
+    error = relative_error(first, expected)
     faults = []
     if not torch.equal(first.view(torch.int16), out.view(torch.int16)):
         faults.append("two runs differ")
-    if not error <= LIMITS[batch.q.dtype]:
+    if not error <= TOLERANCES[batch.q.dtype]:
         rows = (first.double() - expected).abs().amax((1, 2)).nan_to_num(1e9)
         faults.append(f"error {error:.3g}, worst row {int(rows.argmax())}")
     if not torch.allclose(lse.double(), expected_lse, rtol=1e-4, atol=2e-3):
@@ -97,7 +91,7 @@ def check(kernel: Kernel, text: str, batch: Batch, workspace_size: int) -> float
         faults.append("rows that should be zero are not")
     if faults:
         raise AssertionError(f"{kernel.name}: {'; '.join(faults)}: {text}")
-    return float(error)
+    return error
 
 
 def check_all(kernel: Kernel, count: int, seed: int) -> int:
@@ -111,7 +105,7 @@ def check_all(kernel: Kernel, count: int, seed: int) -> int:
         fixed = {} if i % 2 else fast | {"page_size": rng.choice([8, 16, 32, 64, 128, 256])}
         if not i % 2:
             dtype = rng.choice([torch.bfloat16, torch.float16])
-            fixed |= {"dtype": dtype, "cache_dtype": rng.choice([dtype, F8])}
+            fixed |= {"dtype": dtype, "cache_dtype": rng.choice([dtype, FP8])}
         if i % 4 == 3:
             text, batch = few_queries_batch(rng)
         else:
@@ -125,7 +119,7 @@ def check_all(kernel: Kernel, count: int, seed: int) -> int:
     for key, error in sorted(worst.items()):
         print(f"  {kernel.name} {' '.join(map(str, key))}: worst error {error:.2e}")
     failures += check_refusals(kernel) + check_garbage(kernel, max(count // 8, 1), seed)
-    for cache_dtype in (torch.bfloat16, F8):
+    for cache_dtype in (torch.bfloat16, FP8):
         failures += check_capture(kernel, cache_dtype)
     for fault in failures[:8]:
         print("  FAIL", fault[:900])
@@ -143,7 +137,7 @@ def run_small(kernel: Kernel, count: int, seed: int) -> None:
             [1, rng.randint(2, 9), rng.randint(17, 80), 0],
             [rng.randint(300, 900), rng.randint(9, 300), 90, rng.randint(0, 40)],
             dtype=dtype,
-            cache_dtype=(dtype, F8)[i % 2],
+            cache_dtype=(dtype, FP8)[i % 2],
             head_dim=(128, 64, 96, 192, 256)[i // 2 % 5],
             num_kv_heads=1,
             group=rng.choice([1, 4, 10]),
@@ -229,134 +223,8 @@ def check_capture(kernel: Kernel, cache_dtype: torch.dtype) -> list[str]:
     out.view(torch.uint8).fill_(0xFF)
     graph.replay()
     torch.cuda.synchronize()
-    expected, _ = reference(batch)
-    error = (out.double() - expected).norm() / expected.norm()
+    error = relative_error(out, reference(batch)[0])
     return [] if error <= 1e-2 else [f"{kernel.name}: captured graph: error {error:.3g}"]
-
-
-def milliseconds(variants: dict[str, list[Callable]], rounds: int = 9) -> dict[str, float]:
-    """Return the median GPU time of one of many back-to-back calls, with inputs in rotation.
-
-    The variants alternate, because the clock of a GPU at its power limit changes.
-    """
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for _ in range(rounds + 1):  # the first one warms up
-        for name, calls in variants.items():
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            for _ in range(2):
-                for call in calls:
-                    call()
-            end.record()
-            end.synchronize()
-            times[name].append(begin.elapsed_time(end) / (2 * len(calls)))
-    return {name: statistics.median(values[1:]) for name, values in times.items()}
-
-
-F8_CACHE = {"cache_dtype": F8, "k_scale": 0.7}
-F8_ALL = F8_CACHE | {"q_is_float8": True}
-GENERIC = {"page_size": 24}  # not supported by the Hopper kernel
-# The lengths of queries and contexts, and options of make_batch.
-CASES = {
-    "prefill 1 x 8192": ([8192], [8192], {}),
-    "prefill 8 x 2048": ([2048] * 8, [2048] * 8, {}),
-    "chunk 4 x 1024 of 8192": ([1024] * 4, [8192] * 4, {}),
-    "mixed 2 x 2048 + 62 x 1 of 2048": ([2048] * 2 + [1] * 62, [2048] * 64, {}),
-    "decode 64 x 1024": ([1] * 64, [1024] * 64, {}),
-    "decode 128 x 4096": ([1] * 128, [4096] * 128, {}),
-    "decode 16 x 4096": ([1] * 16, [4096] * 16, {}),
-    "decode 1 x 8192": ([1], [8192], {}),
-    "decode 1 x 131072": ([1], [131072], {}),
-    "sinks, decode 128 x 4096": ([1] * 128, [4096] * 128, {"sinks": True}),
-    "sinks, prefill 1 x 8192": ([8192], [8192], {"sinks": True}),
-    "not causal, 1 x 8192": ([8192], [8192], {"causal": False}),
-    **{
-        f"{q} guesses of {n} x {length}": ([q] * n, [length] * n, {})
-        for q, n, length in (
-            (2, 1, 131072),
-            (4, 1, 131072),
-            (8, 1, 131072),
-            (16, 1, 131072),
-            (4, 1, 8192),
-            (4, 4, 32768),
-            (4, 16, 4096),
-            (4, 128, 4096),
-        )
-    },
-    "tree, 8 guesses of 16 x 4096": ([8] * 16, [4096] * 16, {"mask_words": 1}),
-    "fp8 decode 128 x 4096": ([1] * 128, [4096] * 128, F8_CACHE),
-    "fp8 decode 16 x 4096": ([1] * 16, [4096] * 16, F8_CACHE),
-    "fp8 decode 1 x 8192": ([1], [8192], F8_CACHE),
-    "fp8 decode 1 x 131072": ([1], [131072], F8_CACHE),
-    "fp8 decode 64 x 1..8192": ([1] * 64, [n * 128 for n in range(1, 65)], F8_CACHE),
-    "fp8 mixed": ([2048] * 2 + [1] * 62, [2048] * 64, F8_CACHE),
-    "fp8 4 guesses of 32 x 4096": ([4] * 32, [4096] * 32, F8_CACHE),
-    "fp8 chunk 1 x 64 of 65536": ([64], [65536], F8_CACHE),
-    "fp8 chunk 1 x 256 of 65536": ([256], [65536], F8_CACHE),
-    "fp8 chunk 1 x 512 of 16384": ([512], [16384], F8_CACHE),
-    "fp8 prefill 1 x 8192": ([8192], [8192], F8_CACHE),
-    "fp8 prefill 8 x 2048": ([2048] * 8, [2048] * 8, F8_CACHE),
-    "fp8 queries, chunk 1 x 512 of 16384": ([512], [16384], F8_ALL),
-    "fp8 queries, prefill 1 x 8192": ([8192], [8192], F8_ALL),
-    "fp8 queries, prefill 8 x 2048": ([2048] * 8, [2048] * 8, F8_ALL),
-    "generic prefill 1 x 8192": ([8192], [8192], GENERIC),
-    "generic mixed": ([2048] * 2 + [1] * 62, [2048] * 64, GENERIC),
-    "generic decode 128 x 4096": ([1] * 128, [4096] * 128, GENERIC),
-    "generic decode 16 x 4096": ([1] * 16, [4096] * 16, GENERIC),
-    "generic decode 1 x 131072": ([1], [131072], GENERIC),
-    **{
-        f"{dim}{name} decode 16 x 4096": ([1] * 16, [4096] * 16, options | {"head_dim": dim})
-        for dim in (64, 96, 192, 256)
-        for name, options in (("", {}), (" fp8", F8_CACHE))
-    },
-    **{
-        f"{dim}{name} prefill 2 x 4096": ([4096] * 2, [4096] * 2, options | {"head_dim": dim})
-        for dim in (64, 256)
-        for name, options in (("", {}), (" fp8", F8_CACHE))
-    },
-}
-
-
-def peers(num_seqs: int, length: int) -> dict[str, list[Callable]]:
-    """Return torch's SDPA on dense random data of the same shape, with 32 heads."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    def dense() -> torch.Tensor:
-        return torch.randn(num_seqs, 32, length, 128, dtype=torch.bfloat16, device="cuda")
-
-    sets = [(dense(), dense(), dense()) for _ in range(3)]
-
-    def attention(backend: SDPBackend, operands: tuple[torch.Tensor, ...]) -> None:
-        with sdpa_kernel(backend), torch.no_grad():
-            torch.nn.functional.scaled_dot_product_attention(*operands, is_causal=True)
-
-    backends = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
-    return {b.name: [partial(attention, b, s) for s in sets] for b in backends}
-
-
-def time_all(kernels: list[Kernel], workspace_sizes: list[int], only: str) -> None:
-    """Print GPU times of the kernels and peers: bf16, 32 query and 8 kv heads, pages of 16."""
-    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-    ms = milliseconds({"": [lambda: a @ b]})[""]
-    print(f"matrix product 8192^3: {2 * 8192**3 / ms / 1e9:.0f} TFLOP/s")
-    for case, (q_lens, kv_lens, options) in CASES.items():
-        if only not in case:
-            continue
-        head_dim = options.get("head_dim", 128)
-        pairs = sum(q * (kv - q) + q * (q + 1) // 2 for q, kv in zip(q_lens, kv_lens, strict=True))
-        flops = 4 * head_dim * 32 * pairs
-        batches = [make_batch(q_lens, kv_lens, poison=False, **options) for _ in range(3)]
-        read = sum(kv_lens) * 8 * 2 * head_dim * batches[0].kv_pages.dtype.itemsize
-        variants = {
-            f"{kernel.name} {size}": [kernel.bind(batch, size)[0] for batch in batches]
-            for kernel in kernels
-            for size in workspace_sizes
-        }
-        if len(set(q_lens)) == 1 and q_lens == kv_lens and not options:
-            variants |= peers(len(q_lens), q_lens[0])
-        for name, ms in milliseconds(variants).items():
-            rates = f"{flops / ms / 1e9:4.0f} TFLOP/s, {read / ms / 1e9:.2f} TB/s"
-            print(f"{case}: {name:24} {ms * 1e3:8.1f} us, {rates}", flush=True)
 
 
 def main() -> int:
@@ -365,19 +233,13 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=200)
     parser.add_argument("--small", type=int, metavar="N", help="only run N small batches")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--time", action="store_true")
-    parser.add_argument("--only", default="", metavar="TEXT", help="time cases with TEXT alone")
-    parser.add_argument("--workspace", type=int, nargs="*", default=[1])
     arguments = parser.parse_args()
     kernels = [Kernel(str(Path(path).resolve())) for path in arguments.libraries]
     if arguments.small:
         for kernel in kernels:
             run_small(kernel, arguments.small, arguments.seed)
         return 0
-    failures = sum(check_all(k, arguments.batches, arguments.seed) for k in kernels)
-    if arguments.time:
-        time_all(kernels, arguments.workspace, arguments.only)
-    return failures != 0
+    return sum(check_all(k, arguments.batches, arguments.seed) for k in kernels) != 0
 
 
 if __name__ == "__main__":

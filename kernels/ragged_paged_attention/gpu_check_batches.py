@@ -1,11 +1,17 @@
 """Make batches for gpu_check.py: random operands and expected results."""
 
 import random
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
-F8 = torch.float8_e4m3fn
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "kernels/common"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+from paged_reference import unmasked
+from testing.paged import FP8, attention_and_lse
 
 
 @dataclass
@@ -57,7 +63,7 @@ def make_batch(
     total_pages = max(used // (2 if shared_pages else 1), 1) + 3
     q = torch.randn(num_tokens, num_kv_heads * group, head_dim, device=device)
     if q_is_float8:
-        q = q.to(F8).float()
+        q = q.to(FP8).float()
         params["q_is_float8"] = True
     pages = torch.randn(total_pages, page_size, 2 * num_kv_heads, head_dim, device=device)
     order = list(range(total_pages))
@@ -119,7 +125,7 @@ def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
     dtype = rng.choice([torch.bfloat16, torch.float16])
     options = {
         "dtype": dtype,
-        "cache_dtype": rng.choice([dtype, dtype, F8]),
+        "cache_dtype": rng.choice([dtype, dtype, FP8]),
         "num_kv_heads": rng.choice([1, 2, 3, 8]),
         "group": rng.choice([1, 2, 3, 4, 5, 8, 12, 16, 32, 71]),
         "head_dim": rng.choice([64, 96, 128, 128, 128, 192, 256]),
@@ -140,7 +146,7 @@ def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
     options |= fixed
     if not options["causal"]:
         options["sliding_window"] = 0
-    if options["cache_dtype"] == F8:
+    if options["cache_dtype"] == FP8:
         options["k_scale"] = 0.7
         options["q_is_float8"] = rng.random() < 0.4 and options["dtype"] == torch.bfloat16
     q_lens, kv_lens = [], []
@@ -231,15 +237,13 @@ def fill_with_garbage(rng: random.Random, batch: Batch) -> None:
 
 def reference(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the results in float64, as kernels/ragged_paged_attention.h defines them."""
-    q = batch.q.double()
-    num_tokens, num_q_heads, _ = q.shape
-    total_pages, page_size, combined, _ = batch.kv_pages.shape
-    group = num_q_heads // (combined // 2)
+    num_tokens = len(batch.q)
+    total_pages, page_size = batch.kv_pages.shape[:2]
     max_seqs, pages_per_seq = batch.page_indices.shape
     p = {"sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0, "v_scale": 1.0} | batch.params
     causal = p.get("causal", True)
-    out = torch.zeros_like(q)
-    lse = torch.full_like(q[..., 0], float("-inf"))
+    out = torch.zeros_like(batch.q, dtype=torch.float64)
+    lse = torch.full_like(out[..., 0], float("-inf"))
     if batch.sinks is not None:
         lse[:] = batch.sinks.double()
     cu = batch.cu_q_lens.clamp(0, num_tokens).tolist()
@@ -251,33 +255,22 @@ def reference(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
             begin = max(begin, end - kv_len)
         if begin >= end or kv_len == 0:
             continue
-        token = torch.arange(kv_len, device=q.device)
+        token = torch.arange(kv_len, device=out.device)
         page = batch.page_indices[s].long()[token // page_size]
-        valid = (page >= 0) & (page < total_pages)
-        if p["sliding_window"] > 0:
-            valid &= token > max(kv_len - (cu[s + 1] - cu[s]), 0) - p["sliding_window"]
-        row = batch.kv_pages[page.clamp(0, total_pages - 1), token % page_size]
-        row = torch.where(valid[:, None, None], row.float(), 0).double()
-        k = row[:, 0::2].repeat_interleave(group, 1)
-        v = row[:, 1::2].repeat_interleave(group, 1)
-        logits = torch.einsum("qhd,khd->hqk", q[begin:end], k) * p["sm_scale"] * p["k_scale"]
-        if p["soft_cap"] > 0:
-            logits = p["soft_cap"] * torch.tanh(logits / p["soft_cap"])
-        position = torch.arange(kv_len - (end - begin), kv_len, device=q.device)[:, None]
-        visible = ((token <= position) | (not causal)) & valid
-        if p["sliding_window"] > 0:
-            visible &= token > position - p["sliding_window"]
+        present = (page >= 0) & (page < total_pages)
+        row = batch.kv_pages[page.clamp(0, total_pages - 1), token % page_size].float().double()
         if batch.custom_mask is not None:
-            new = token - first_new
-            has_bit = (new >= 0) & (new < 32 * batch.custom_mask.shape[1])
-            new = torch.where(has_bit, new, 0)
-            words = batch.custom_mask[begin:end][:, new // 32]
-            visible &= ~has_bit | (words >> (new % 32) & 1).bool()
-        logits = logits.masked_fill(~visible, float("-inf"))
-        if batch.sinks is not None:
-            sink = batch.sinks.double()[:, None, None].expand(-1, end - begin, 1)
-            logits = torch.cat([logits, sink], -1)
-        weights = logits.softmax(-1)[..., :kv_len].nan_to_num(0.0)
-        out[begin:end] = torch.einsum("hqk,khd->qhd", weights, v) * p["v_scale"]
-        lse[begin:end] = logits.logsumexp(-1).T
+            present = present & unmasked(batch.custom_mask[begin:end], first_new, kv_len)
+        attended, lse[begin:end] = attention_and_lse(
+            batch.q[begin:end],
+            row[:, 0::2],
+            row[:, 1::2],
+            scale=p["sm_scale"] * p["k_scale"],
+            sliding_window=p["sliding_window"] or None,
+            soft_cap=p["soft_cap"] or None,
+            present=present,
+            sinks=batch.sinks,
+            causal=causal,
+        )
+        out[begin:end] = attended * p["v_scale"]
     return out, lse

@@ -39,8 +39,7 @@ def _check(
         )
     if max_q_len is not None and max_q_len < 1:
         raise ValueError(f"{_NAME}: max_q_len must be None or at least 1, but is {max_q_len}")
-    _paged.require_scale(_NAME, "k_scale", k_scale, kv_pages)
-    _paged.require_scale(_NAME, "v_scale", v_scale, kv_pages)
+    _paged.require_scales(_NAME, kv_pages, k_scale=k_scale, v_scale=v_scale)
 
 
 def _attributes(

@@ -20,12 +20,12 @@ UNEXAMINED = "Not examined: "
 HEADER = """\
 # Operators that differ from PyTorch's on XLA:CPU, as `-m aten_overrides.sweep --all` finds them.
 #
-# operator  its name in PyTorch's OpInfo database, with the variant's; in `sums`, sums.py's
 # what      wrong: another number, dtype or shape; error: XLA raises and the CPU does not;
 #           crash: the process ends; hang: it does not end
 # reason    why, in one sentence
-# where     mode, dtypes, and the numbers of the samples that fail
 # varies    if true, they are right on some machines, by the instructions of the CPU
+# where     by operator, its name in PyTorch's OpInfo database, with the variant's (in `sums`,
+#           sums.py's): mode, dtypes, and the numbers of the samples that fail
 #
 # sweep_test.py fails where a sample of this list is right, and where one that is not listed fails.
 # After a fix, `python -m aten_overrides.sweep --operator NAME --write-known` updates the entries
@@ -61,37 +61,42 @@ def read(path: Path = FILE) -> Faults:
     for entry in tomllib.loads(path.read_text()).get("fault", []):
         fault = Fault(entry["what"], entry["reason"], entry.get("varies", False))
         if fault.what not in KINDS:
-            raise ValueError(f"{entry['operator']}: what must be one of {KINDS}: {fault.what}")
-        for line in entry["where"]:
-            place, _, samples = line.partition(": ")
-            mode, _, dtypes = place.rpartition(" ")
-            for dtype, sample in itertools.product(dtypes.split("/"), _samples(samples)):
-                known = faults[Place(entry["operator"], mode, dtype)]
-                if sample in known:
-                    raise ValueError(f"{entry['operator']}: listed twice: {place}: {sample}")
-                known[sample] = fault
+            raise ValueError(f"{fault.reason}: what must be one of {KINDS}: {fault.what}")
+        for operator, lines in entry["where"].items():
+            for line in lines:
+                place, _, samples = line.partition(": ")
+                mode, _, dtypes = place.rpartition(" ")
+                for dtype, sample in itertools.product(dtypes.split("/"), _samples(samples)):
+                    known = faults[Place(operator, mode, dtype)]
+                    if sample in known:
+                        raise ValueError(f"{operator}: listed twice: {place}: {sample}")
+                    known[sample] = fault
     return dict(faults)
 
 
 def write(faults: Faults, path: Path = FILE) -> None:
-    entries: dict[tuple[str, Fault], dict[Place, list[int]]] = defaultdict(dict)
+    entries: dict[Fault, dict[str, dict[Place, list[int]]]] = defaultdict(dict)
     for place, samples in sorted(faults.items()):
         for sample, fault in sorted(samples.items()):
-            entries[place.operator, fault].setdefault(place, []).append(sample)
+            places = entries[fault].setdefault(place.operator, {})
+            places.setdefault(place, []).append(sample)
     text = [HEADER]
-    for (operator, fault), places in entries.items():
-        dtypes: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for place, numbers in places.items():
-            dtypes[place.mode, _ranges(numbers)].append(place.dtype)
-        lines = [f"{mode} {'/'.join(d)}: {ranges}" for (mode, ranges), d in dtypes.items()]
-        where = "".join(f"  {_quoted(line)},\n" for line in lines)
-        where = _quoted(lines[0]) if len(lines) == 1 else f"\n{where}"
-        text.append(
-            f"[[fault]]\noperator = {_quoted(operator)}\nwhat = {_quoted(fault.what)}\n"
-            f"reason = {_quoted(fault.reason)}\nwhere = [{where}]\n"
-            + ("varies = true\n" if fault.varies else "")
-        )
+    for fault, operators in entries.items():
+        lines = ["[[fault]]", f"what = {_quoted(fault.what)}", f"reason = {_quoted(fault.reason)}"]
+        lines += ["varies = true"] * fault.varies + ["[fault.where]"]
+        lines += [f"{_quoted(name)} = {_where(places)}" for name, places in operators.items()]
+        text.append("\n".join(lines) + "\n")
     path.write_text("\n".join(text))
+
+
+def _where(places: dict[Place, list[int]]) -> str:
+    dtypes: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for place, numbers in places.items():
+        dtypes[place.mode, _ranges(numbers)].append(place.dtype)
+    lines = [_quoted(f"{mode} {'/'.join(d)}: {ranges}") for (mode, ranges), d in dtypes.items()]
+    if len(lines) == 1:
+        return f"[{lines[0]}]"
+    return "[\n" + "".join(f"  {line},\n" for line in lines) + "]"
 
 
 def with_table(page: str, faults: Faults) -> str:

@@ -18,7 +18,7 @@ RIGHT = Outcome("right", "")
 def test_read_and_write(tmp_path: Path) -> None:
     file = tmp_path / "faults.toml"
     known.write(FAULTS | BOOL, file)
-    assert 'where = ["lazy bool/float32: 0-2"]' in file.read_text()
+    assert '"add" = ["lazy bool/float32: 0-2"]' in file.read_text()
     assert known.read(file) == FAULTS | BOOL
 
 
@@ -28,7 +28,7 @@ def test_refused(tmp_path: Path) -> None:
         ("slow", ["lazy float32: 1"], "what must be one of"),
         ("wrong", ["lazy float32: 1", "lazy float32: 0-1"], "listed twice: lazy float32: 1"),
     ):
-        file.write_text(f'[[fault]]\noperator="a"\nwhat="{what}"\nreason="r"\nwhere={where}')
+        file.write_text(f'[[fault]]\nwhat="{what}"\nreason="r"\nwhere={{a={where}}}')
         with pytest.raises(ValueError, match=text):
             known.read(file)
 

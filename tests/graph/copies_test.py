@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch_xla
+from testing.stale import device
 from torch import Tensor, nn
 
 from torch_xla_ext import CaptureError, capture, custom_call, register_custom_call
-
-
-def device(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32).to("xla")
 
 
 class Counter:

@@ -1,11 +1,11 @@
 """Functions traced while another thread calls torch_xla.sync() and draws random numbers."""
 
-import threading
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch_xla
+from testing.threads import run_in_threads
 from torch import Tensor
 
 from torch_xla_ext import capture
@@ -18,10 +18,7 @@ def sync_elsewhere() -> None:
         others.append(torch.rand(2, device="xla"))
         torch_xla.sync()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join(timeout=60)
-    assert not thread.is_alive()
+    run_in_threads(work)
 
 
 @torch.library.custom_op("syncs_elsewhere::copy", mutates_args=())

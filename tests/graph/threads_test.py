@@ -5,22 +5,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch_xla
 from testing.scripts import run_script
+from testing.stale import device
+from testing.threads import run_in_threads
 from testing.xla import XLAC
 from torch import Tensor
 
 from torch_xla_ext import CaptureError, capture
 
 SYNCS = ["_xla_step_marker", "_xla_sync_multi", "_xla_sync_live_tensors", "_xla_warm_up_cache"]
-
-
-def device(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32).to("xla")
 
 
 def together(functions: list[Callable[[], Any]]) -> list[Any]:
@@ -34,12 +33,7 @@ def together(functions: list[Callable[[], Any]]) -> list[Any]:
         except Exception as error:
             results[number] = error
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(functions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-        assert not thread.is_alive()
+    run_in_threads(*(partial(run, number) for number in range(len(functions))))
     return results
 
 

@@ -15,13 +15,10 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from testing.stale import device
 from torch import Tensor
 
 from torch_xla_ext import CaptureError, capture
-
-
-def device(*values: float) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32).to("xla")
 
 
 class Counted:

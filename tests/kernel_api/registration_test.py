@@ -144,98 +144,81 @@ def register(*arguments: object, **keywords: object) -> Callable[[], None]:
 
 
 DATA = ctypes.create_string_buffer(16)
-WRONG: dict[type[Exception], list[tuple[Callable[[], object], str]]] = {
-    FileNotFoundError: [
-        (
-            register("x", "/nowhere/kernel.so"),
-            "/nowhere/kernel.so: no such file; pass the path of the kernel's shared library",
+WRONG: dict[type[Exception], dict[str, Callable[[], object]]] = {
+    FileNotFoundError: {
+        "/nowhere/kernel.so: no such file; pass the path of the kernel's shared library": register(
+            "x", "/nowhere/kernel.so"
         ),
-        (register("x", "/tmp"), "/tmp: no such file"),
-    ],
-    OSError: [
-        (register("x", __file__), "is not a library for this process: it is not an ELF file")
-    ],
-    AttributeError: [
-        (
-            register("x", LIBRARY, symbol="TestEco"),
-            "custom-call target 'x': .* has no symbol 'TestEco'; similar are TestEcho",
+        "/tmp: no such file": register("x", "/tmp"),
+    },
+    OSError: {"is not a library for this process: it is not an ELF file": register("x", __file__)},
+    AttributeError: {
+        "custom-call target 'x': .* has no symbol 'TestEco'; similar are TestEcho": register(
+            "x", LIBRARY, symbol="TestEco"
         ),
-        (register("zzzzzz", LIBRARY), "has no symbol 'zzzzzz'; it has .*TestCopy"),
-        (
-            register("TestThrow", kernels.LIBRARY, platform="CUDA", api="ffi"),
-            "has no symbol 'TestThrowFfi'; similar are .*TestThrowHostFfi",
+        "has no symbol 'zzzzzz'; it has .*TestCopy": register("zzzzzz", LIBRARY),
+        "has no symbol 'TestThrowFfi'; similar are .*TestThrowHostFfi": register(
+            "TestThrow", kernels.LIBRARY, platform="CUDA", api="ffi"
         ),
-        (register("_handle", LIBRARY), "has no symbol '_handle'"),
-        (register("\ud800", LIBRARY), r"has no symbol '\\ud800'"),
-        (
-            lambda: register_kernel("TestEchos", LIBRARY),
-            "has no kernel 'TestEchos' made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST; .*TestEcho",
+        "has no symbol '_handle'": register("_handle", LIBRARY),
+        r"has no symbol '\\ud800'": register("\ud800", LIBRARY),
+        "has no kernel 'TestEchos' made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST; .*TestEcho": (
+            lambda: register_kernel("TestEchos", LIBRARY)
         ),
         (
-            lambda: register_kernel("TestEcho", LIBRARY),
             r"exports a function 'TestEcho', but no kernel .*: register it with "
-            r"register_cuda_custom_call\(name, library\)",
+            r"register_cuda_custom_call\(name, library\)"
+        ): lambda: register_kernel("TestEcho", LIBRARY),
+        "has no kernel 'TestIncrements' .*; similar are TestIncrement": lambda: register_kernel(
+            "TestIncrements", kernels.LIBRARY
+        ),
+    },
+    TypeError: {
+        "symbol requires a library, but library is of type PyCapsule": register(
+            "x", capsule(1), symbol="TestEcho"
         ),
         (
-            lambda: register_kernel("TestIncrements", kernels.LIBRARY),
-            "has no kernel 'TestIncrements' .*; similar are TestIncrement",
-        ),
-    ],
-    TypeError: [
-        (
-            register("x", capsule(1), symbol="TestEcho"),
-            "symbol requires a library, but library is of type PyCapsule",
-        ),
-        (
-            register(LIBRARY, "x"),
             r"name must be a str, but is of type PosixPath; the order is "
-            r"register_custom_call\(name, l",
+            r"register_custom_call\(name, l"
+        ): register(LIBRARY, "x"),
+        "library must not be a bool": register("x", True),
+        "library must be a path, a ctypes.CDLL, .*, but is of type NoneType": register("x", None),
+        "register_kernel: name must be a str, but is of type NoneType; the order is": lambda: (
+            register_kernel(None, kernels.LIBRARY)
         ),
-        (register("x", True), "library must not be a bool"),
-        (register("x", None), "library must be a path, a ctypes.CDLL, .*, but is of type NoneType"),
-        (
-            lambda: register_kernel(None, kernels.LIBRARY),
-            "register_kernel: name must be a str, but is of type NoneType; the order is",
+        "register_kernel: library must be a path, but is of type NoneType": lambda: register_kernel(
+            "TestIncrement", None
         ),
-        (
-            lambda: register_kernel("TestIncrement", None),
-            "register_kernel: library must be a path, but is of type NoneType",
+    },
+    ValueError: {
+        "name is empty": register("", LIBRARY),
+        "unknown platform 'CPU'; known are 'CUDA' and 'Host'; the CPU is \"Host\"": register(
+            "x", LIBRARY, platform="CPU"
         ),
-    ],
-    ValueError: [
-        (register("", LIBRARY), "name is empty"),
-        (
-            register("x", LIBRARY, platform="CPU"),
-            "unknown platform 'CPU'; known are 'CUDA' and 'Host'; the CPU is \"Host\"",
+        "unknown api 'typed'; known are 'untyped' and 'ffi'": register("x", LIBRARY, api="typed"),
+        "the address is 0x0, which is not the address": register("x", 0),
+        "the address is 0x3039, which is not the address": register("x", 12345),
+        "the address is 0x.*, which is not the address of code in this process": register(
+            "x", ctypes.addressof(DATA)
         ),
-        (register("x", LIBRARY, api="typed"), "unknown api 'typed'; known are 'untyped' and 'ffi'"),
-        (register("x", 0), "the address is 0x0, which is not the address"),
-        (register("x", 12345), "the address is 0x3039, which is not the address"),
-        (
-            register("x", ctypes.addressof(DATA)),
-            "the address is 0x.*, which is not the address of code in this process",
+        "the capsule's address is 0x.*, which is not the address of code in this process": register(
+            "x", capsule(ctypes.addressof(DATA))
         ),
-        (
-            register("x", capsule(ctypes.addressof(DATA))),
-            "the capsule's address is 0x.*, which is not the address of code in this process",
+        "target 'x': the capsule's address is 0x.*, which is not the address of code in": register(
+            "x", torch.utils.dlpack.to_dlpack(torch.ones(3))
         ),
         (
-            register("x", torch.utils.dlpack.to_dlpack(torch.ones(3))),
-            "the capsule's address is 0x.*, which is not the address of code in this process",
-        ),
-        (
-            register("TestThrow", kernels.LIBRARY, symbol="TestThrowHostFfi"),
             "symbol 'TestThrowHostFfi' is the kernel's entry for 'Host' and api='ffi'; that "
-            "for 'Host' and api='untyped' is 'TestThrowHost', which is the default",
-        ),
-        (register("x", LIBRARY, api=[]), r"unknown api \[\]; known are 'untyped' and 'ffi'"),
-    ],
+            "for 'Host' and api='untyped' is 'TestThrowHost', which is the default"
+        ): register("TestThrow", kernels.LIBRARY, symbol="TestThrowHostFfi"),
+        r"unknown api \[\]; known are 'untyped' and 'ffi'": register("x", LIBRARY, api=[]),
+    },
 }
 
 
 @pytest.mark.parametrize(
     ("error", "call", "text"),
-    [(error, *case) for error, cases in WRONG.items() for case in cases],
+    [(error, call, text) for error, calls in WRONG.items() for text, call in calls.items()],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_wrong_registration(call: Callable[[], None], error: type[Exception], text: str) -> None:

@@ -1,8 +1,5 @@
 """Each operator under torch.compile: one graph, and one compilation for the same shapes."""
 
-import warnings
-from collections.abc import Iterator
-
 import pytest
 import torch
 from samples import (
@@ -33,14 +30,7 @@ if "cuda" in DEVICES:
 for_each_compiler = pytest.mark.parametrize(("backend", "device_type"), COMPILERS)
 
 
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    counters.clear()
-    # torch_xla: "Please move all tensors to xla device"; the test of it is below.
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Found tensor with shape")
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 @for_each_compiler

@@ -2,7 +2,6 @@
 
 import gc
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,13 +23,7 @@ LAYERS, HEADS, HEAD_DIM, PAGE_SIZE, NUM_PAGES = 3, 2, 64, 8, 6
 CACHE = f"f16[{NUM_PAGES},{PAGE_SIZE},{HEADS},{HEAD_DIM}]"
 
 
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    counters.clear()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Found tensor with shape")
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def new_caches(device: str, count: int = 2) -> list[torch.Tensor]:
@@ -255,9 +248,7 @@ def test_functional_twin_leaves_its_arguments(device_type: str) -> None:
 
 def test_arguments_are_checked_once_when_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = []
-    monkeypatch.setattr(
-        _paged, "require_scale", lambda operator, name, *others: checks.append(name)
-    )
+    monkeypatch.setattr(_paged, "require_scales", lambda *_, **scales: checks.extend(scales))
     for _ in range(2):
         ops.kv_cache_update(*tokens("xla", [3, 7, 8, 9, 11, 12, 13]), *new_caches("xla"))
     assert checks == ["key_scale", "value_scale"]  # the second call is cached

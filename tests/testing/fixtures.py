@@ -1,5 +1,8 @@
 """Fixtures: the device, a mesh, a seed, and tracing for a GPU on a machine without one."""
 
+import warnings
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -20,6 +23,16 @@ def device() -> torch.device:
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """Dynamo has compiled nothing, and torch_xla does not ask to move tensors of the CPU."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Found tensor with shape")
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ def int32(values: object) -> torch.Tensor:
 
 def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """The relative error of the norm; NaN if `actual` has a NaN."""
-    difference = (actual.cpu().double() - expected).norm()
+    difference = (actual.to(expected.device).double() - expected).norm()
     return (difference / expected.norm().clamp_min(1e-30)).item()
 
 
@@ -116,14 +116,14 @@ def attention_and_lse(
         sinks: [num_heads]: an additional logit for each row, without a value.
         causal: whether tokens behind a query's are hidden.
     """
-    num_queries, num_heads, _ = queries.shape
-    num_tokens, num_kv_heads, _ = keys.shape
-    keys, values = (x.repeat_interleave(num_heads // num_kv_heads, dim=1) for x in (keys, values))
-    logits = torch.einsum("qhd,khd->hqk", queries.double(), keys) * scale
+    num_queries, (num_tokens, num_kv_heads, _) = len(queries), keys.shape
+    grouped = queries.double().unflatten(1, (num_kv_heads, -1))
+    logits = torch.einsum("qhgd,thd->hgqt", grouped, keys).flatten(0, 1) * scale
     if soft_cap is not None:
         logits = soft_cap * torch.tanh(logits / soft_cap)
-    token = torch.arange(num_tokens)
-    distance = token - torch.arange(num_tokens - num_queries, num_tokens)[:, None]
+    token = torch.arange(num_tokens, device=keys.device)
+    query = torch.arange(num_tokens - num_queries, num_tokens, device=keys.device)
+    distance = token - query[:, None]
     if alibi_slopes is not None:
         logits = logits + alibi_slopes.double()[:, None, None] * distance
     visible = distance <= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
@@ -136,10 +136,22 @@ def attention_and_lse(
         sink = sinks.double()[:, None, None].expand(-1, num_queries, 1)
         logits = torch.cat([logits, sink], dim=-1)
     weights = logits.softmax(dim=-1)[..., :num_tokens].nan_to_num(0)
-    attended = torch.einsum("hqk,khd->qhd", weights, values.nan_to_num(0))
+    grouped = weights.unflatten(0, (num_kv_heads, -1))
+    attended = torch.einsum("hgqt,thd->qhgd", grouped, values.nan_to_num(0)).flatten(1, 2)
     return attended, logits.logsumexp(dim=-1).transpose(0, 1)
+
+
+def attention_of_last_tokens(queries: torch.Tensor, pages: Pages, scale: float) -> torch.Tensor:
+    """Attention of one query for each sequence; zeros for sequences without tokens."""
+    results = torch.zeros_like(queries, dtype=torch.float64)
+    for sequence, length in enumerate(pages.lengths):
+        if length:
+            query = queries[sequence : sequence + 1]
+            results[sequence] = attention(query, *pages.tokens(sequence), scale=scale)[0]
+    return results
 
 
 def assert_lse_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     assert actual.dtype == torch.float32
-    torch.testing.assert_close(actual.cpu().double(), expected, rtol=1e-4, atol=2e-3)
+    actual = actual.to(expected.device).double()
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=2e-3)

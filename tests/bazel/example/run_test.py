@@ -41,13 +41,15 @@ def room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_installs_once(tmp_path: Path) -> None:
     environment = FakeEnvironment(tmp_path / "env")
-    environment.prepare("CPU", WHEEL, ["triton"])
+    environment.prepare("CPU", WHEEL)
+    environment.install_requirements(["triton"])
     assert environment.asked == ["torch==2.8.0+cpu", str(WHEEL), "triton"]
     again = FakeEnvironment(tmp_path / "env")
-    again.prepare("CPU", WHEEL, ["triton"])
+    again.prepare("CPU", WHEEL)
+    again.install_requirements(["triton"])
     assert again.asked == []
     newer = WHEEL.with_name(WHEEL.name.replace("a0000000", "b0000000"))
-    again.prepare("CPU", newer, [])
+    again.prepare("CPU", newer)
     assert again.asked == [str(newer)]
 
 
@@ -56,14 +58,14 @@ def test_locked_packages_and_a_setup(tmp_path: Path) -> None:
     lock.write_text("model==1 --hash=sha256:00")
     setup, install = Path("install.py"), ["--no-deps", "--require-hashes", "-r", str(lock)]
     environment = FakeEnvironment(tmp_path / "env")
-    environment.prepare("CPU", WHEEL, [], [lock], setup)
+    environment.prepare("CPU", WHEEL, [lock], setup)
     assert environment.asked[2:] == ["run install.py", *install]
     again = FakeEnvironment(tmp_path / "env")
-    again.prepare("CPU", WHEEL, [], [lock], setup)
+    again.prepare("CPU", WHEEL, [lock], setup)
     assert again.asked == []
     lock.write_text("model==2 --hash=sha256:00")
     newer = WHEEL.with_name(WHEEL.name.replace("a0000000", "b0000000"))
-    again.prepare("CPU", newer, [], [lock], setup)
+    again.prepare("CPU", newer, [lock], setup)
     assert again.asked == [str(newer), "run install.py", *install]
 
 
@@ -71,26 +73,26 @@ def test_a_setup_that_fails(tmp_path: Path) -> None:
     environment = FakeEnvironment(tmp_path / "env", {"no such package": ""})
     for _ in range(2):
         with pytest.raises(run.ExampleError, match=r"install\.py failed: see above"):
-            environment.prepare("CPU", WHEEL, [], [], Path("install.py"))
+            environment.prepare("CPU", WHEEL, [], Path("install.py"))
     assert environment.asked.count("run install.py") == 2
 
 
 def test_takes_the_whole_torch_where_there_is_no_cpu_build(tmp_path: Path) -> None:
     environment = FakeEnvironment(tmp_path / "env", {run.CPU_BUILD: NOT_THERE})
-    environment.prepare("CPU", WHEEL, [])
+    environment.prepare("CPU", WHEEL)
     assert environment.asked == ["torch==2.8.0+cpu", "torch==2.8.0", str(WHEEL)]
 
 
 def test_with_a_gpu_the_libraries_of_cuda(tmp_path: Path) -> None:
     environment = FakeEnvironment(tmp_path / "env")
-    environment.prepare("CUDA", WHEEL, [])
+    environment.prepare("CUDA", WHEEL)
     assert environment.asked == ["torch==2.8.0", f"{WHEEL}[cuda12]"]
 
 
 def test_no_network_is_one_sentence(tmp_path: Path) -> None:
     environment = FakeEnvironment(tmp_path / "env", {run.CPU_BUILD: UNREACHABLE})
     with pytest.raises(run.ExampleError, match=r"could not reach its package index .* check the"):
-        environment.prepare("CPU", WHEEL, [])
+        environment.prepare("CPU", WHEEL)
     assert environment.asked == ["torch==2.8.0+cpu"]
     assert environment.installed() == {}
 

@@ -150,10 +150,10 @@ def test_failed_tests_again(root: Path, tmp_path: Path) -> None:
 def test_a_failure_needs_an_explanation_of_its_message(root: Path, tmp_path: Path) -> None:
     results, explained = tmp_path / "results.jsonl", tmp_path / "explained.toml"
     run(results, "tests/import_test.py")
-    rows = 'test = "tests/import_test.py::*"\nreason = "because"\nmessage = "{}"\n'
-    explained.write_text("[[failure]]\n" + rows.format("another"))
+    row = '[failures.because]\n"tests/import_test.py::*" = ["a text", "{}"]\n'
+    explained.write_text(row.format("another"))
     assert "1 failed (1 without an explanation)" in gpu_suite.report([results], explained)[0]
-    explained.write_text("[[failure]]\n" + rows.format("a_module_that_nobody_has"))
+    explained.write_text(row.format("a_module_that_nobody_has"))
     assert "1 failed (0 without an explanation)" in gpu_suite.report([results], explained)[0]
 
 

@@ -20,87 +20,76 @@ def arguments(device: torch.device, **changes: object) -> dict[str, object]:
 
 
 # By error: the wrong arguments, and the text behind the call's name.
-WRONG: dict[type[Exception], list[tuple[dict[str, object], str]]] = {
-    ValueError: [
-        ({"target": ""}, "target is empty; pass the name under which"),
+WRONG: dict[type[Exception], dict[str, dict[str, object]]] = {
+    ValueError: {
+        "target is empty; pass the name under which": {"target": ""},
+        "inputs is empty: a custom call needs at least one tensor, which determines its device": {
+            "inputs": []
+        },
         (
-            {"inputs": []},
-            "inputs is empty: a custom call needs at least one tensor, which determines its device",
-        ),
-        (
-            {"inputs": [torch.zeros(2, dtype=torch.int8)]},
             "inputs[0] must be an XLA tensor, but is a torch.int8 tensor on cpu; move it to the "
-            'device first: tensor.to("xla")',
-        ),
+            'device first: tensor.to("xla")'
+        ): {"inputs": [torch.zeros(2, dtype=torch.int8)]},
+        "inputs[0] must be an XLA tensor, but is a torch.float32 tensor on meta": {
+            "inputs": [torch.zeros(2, device="meta")]
+        },
+        "output_shapes and output_dtypes must have the same length, but have 2 and 1": {
+            "output_shapes": [[2], [3]]
+        },
+        "output_shapes is empty: a custom call has at least one result": {
+            "output_shapes": [],
+            "output_dtypes": [],
+        },
+        "output_shapes[0] has the negative dimension -3": {"output_shapes": [[2, -3]]},
         (
-            {"inputs": [torch.zeros(2, device="meta")]},
-            "inputs[0] must be an XLA tensor, but is a torch.float32 tensor on meta",
-        ),
-        (
-            {"output_shapes": [[2], [3]]},
-            "output_shapes and output_dtypes must have the same length, but have 2 and 1",
-        ),
-        (
-            {"output_shapes": [], "output_dtypes": []},
-            "output_shapes is empty: a custom call has at least one result",
-        ),
-        ({"output_shapes": [[2, -3]]}, "output_shapes[0] has the negative dimension -3"),
-        (
-            {"output_shapes": [[2**40, 2**40]]},
             "output_shapes[0] is out of range: [1099511627776, 1099511627776] has 2^63 bytes or "
-            "more",
-        ),
-        ({"output_shapes": [[2**61]]}, "output_shapes[0] is out of range"),
-        ({"output_shapes": [[-(2**70)]]}, "output_shapes[0] is out of range"),
-        ({"output_shapes": [[2**70]]}, "output_shapes[0] is out of range"),
-        (
-            {"output_dtypes": [torch.complex32]},
-            "output_dtypes[0] is torch.complex32, which torch_xla does not support",
-        ),
-        (
-            {"result_layouts": {1: (0,)}},
-            "result_layouts names output 1, but the call has 1 of them, from 0",
-        ),
-        (
-            {"result_layouts": {0: (1,)}},
-            "result_layouts[0] must have each of the output's 1 dimensions once, but is (1,)",
-        ),
-        (
-            {"output_shapes": [[2, 3]], "result_layouts": {0: (0, 0)}},
-            "result_layouts[0] must have each of the output's 2 dimensions once",
-        ),
-        ({"num_hidden_results": 1}, "num_hidden_results is 1, but the call has 1 results"),
-        ({"num_hidden_results": -1}, "num_hidden_results is -1, but the call has 1 results"),
-    ],
-    TypeError: [
-        ({"target": 3}, "target must be a str, but is of type int"),
-        (
-            {"inputs": torch.zeros(2)},
-            "inputs must be a sequence of XLA tensors, but is of type Tensor",
-        ),
-        ({"inputs": None}, "inputs must be a sequence of XLA tensors, but is of type NoneType"),
-        ({"inputs": [1.5]}, "inputs[0] must be an XLA tensor, but is of type float"),
-        ({"payload": 3}, "payload must be bytes or str, but is of type int"),
-        ({"payload": None}, "payload must be bytes or str, but is of type NoneType"),
-        ({"output_shapes": 3}, "output_shapes must be a sequence of shapes, but is of type int"),
-        ({"output_shapes": [3]}, "output_shapes[0] must be a sequence of int, but is of type int"),
-        (
-            {"output_shapes": [[2.0]]},
-            "output_shapes[0] must be a sequence of int, but contains one of type float",
-        ),
-        (
-            {"output_dtypes": ["float32"]},
-            "output_dtypes[0] must be a torch.dtype, but is of type str",
-        ),
-        (
-            {"output_dtypes": torch.float32},
-            "output_dtypes must be a sequence of torch.dtype, but is of type torch.dtype",
-        ),
-        (
-            {"result_layouts": [(0,)]},
-            "result_layouts must be a dict {output: dimensions}, but is of type list",
-        ),
-    ],
+            "more"
+        ): {"output_shapes": [[2**40, 2**40]]},
+        "output_shapes[0] is out of range: [2305843009213693952]": {"output_shapes": [[2**61]]},
+        "output_shapes[0] is out of range: [-1180591620717411303424]": {
+            "output_shapes": [[-(2**70)]]
+        },
+        "output_shapes[0] is out of range: [1180591620717411303424]": {"output_shapes": [[2**70]]},
+        "output_dtypes[0] is torch.complex32, which torch_xla does not support": {
+            "output_dtypes": [torch.complex32]
+        },
+        "result_layouts names output 1, but the call has 1 of them, from 0": {
+            "result_layouts": {1: (0,)}
+        },
+        "result_layouts[0] must have each of the output's 1 dimensions once, but is (1,)": {
+            "result_layouts": {0: (1,)}
+        },
+        "result_layouts[0] must have each of the output's 2 dimensions once": {
+            "output_shapes": [[2, 3]],
+            "result_layouts": {0: (0, 0)},
+        },
+        "num_hidden_results is 1, but the call has 1 results": {"num_hidden_results": 1},
+        "num_hidden_results is -1, but the call has 1 results": {"num_hidden_results": -1},
+    },
+    TypeError: {
+        "target must be a str, but is of type int": {"target": 3},
+        "inputs must be a sequence of XLA tensors, but is of type Tensor": {
+            "inputs": torch.zeros(2)
+        },
+        "inputs must be a sequence of XLA tensors, but is of type NoneType": {"inputs": None},
+        "inputs[0] must be an XLA tensor, but is of type float": {"inputs": [1.5]},
+        "payload must be bytes or str, but is of type int": {"payload": 3},
+        "payload must be bytes or str, but is of type NoneType": {"payload": None},
+        "output_shapes must be a sequence of shapes, but is of type int": {"output_shapes": 3},
+        "output_shapes[0] must be a sequence of int, but is of type int": {"output_shapes": [3]},
+        "output_shapes[0] must be a sequence of int, but contains one of type float": {
+            "output_shapes": [[2.0]]
+        },
+        "output_dtypes[0] must be a torch.dtype, but is of type str": {
+            "output_dtypes": ["float32"]
+        },
+        "output_dtypes must be a sequence of torch.dtype, but is of type torch.dtype": {
+            "output_dtypes": torch.float32
+        },
+        "result_layouts must be a dict {output: dimensions}, but is of type list": {
+            "result_layouts": [(0,)]
+        },
+    },
 }
 
 # Payloads that XLA:GPU reads as its own message, and some that only look like one.
@@ -135,7 +124,7 @@ OTHER_PAYLOADS = [
 
 @pytest.mark.parametrize(
     ("error", "changes", "text"),
-    [(error, *case) for error, cases in WRONG.items() for case in cases],
+    [(error, call, text) for error, calls in WRONG.items() for text, call in calls.items()],
     ids=lambda value: str(value)[:60],
 )
 def test_wrong_argument(

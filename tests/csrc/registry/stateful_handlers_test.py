@@ -339,120 +339,97 @@ def register_type(name: object, type_id: object, **options: object) -> Callable[
 
 DATA = (ctypes.c_int64 * 4)(1, 2, 3, 4)
 
-WRONG: dict[type[Exception], list[tuple[Callable[[], object], str]]] = {
-    ValueError: [
+WRONG: dict[type[Exception], dict[str, Callable[[], object]]] = {
+    ValueError: {
         (
-            register(handlers(exec=1)),
             "target 'x': unknown stage 'exec'; did you mean 'execute'.?; a target's stages are "
-            "'instantiate', 'prepare', 'initialize', 'execute', 'record'",
+            "'instantiate', 'prepare', 'initialize', 'execute', 'record'"
+        ): register(handlers(exec=1)),
+        "target 'x': unknown stage 1; a target": register({1: 2}),
+        "target 'x': expected a handler for 'execute', .* but got 'instantiate'": register(
+            {"instantiate": 1}
         ),
-        (register({1: 2}), "target 'x': unknown stage 1; a target"),
-        (
-            register({"instantiate": 1}),
-            "target 'x': expected a handler for 'execute', .* but got 'instantiate'",
+        "'execute', .* but got no handler at all": register({}),
+        "but got no handler at all": register({"execute": None}),
+        "target 'x': the address for 'execute' is 0x.*, which is not the address of code": register(
+            handlers(execute=ctypes.addressof(DATA))
         ),
-        (register({}), "'execute', .* but got no handler at all"),
-        (register({"execute": None}), "but got no handler at all"),
-        (
-            register(handlers(execute=ctypes.addressof(DATA))),
-            "target 'x': the address for 'execute' is 0x.*, which is not the address of code",
-        ),
-        (
-            register(12345),
-            "target 'x': the address is 0x3039, which is the address neither of code nor of data",
+        "'x': the address is 0x3039, which is the address neither of code nor of data": register(
+            12345
         ),
         (
-            register(capsule(ctypes.addressof(DATA))),
             "target 'x': the capsule's address is 0x.*, which is not the address of an "
-            "XLA_FFI_Handler_Bundle: its instantiate is 0x1, which is not the address of code",
+            "XLA_FFI_Handler_Bundle: its instantiate is 0x1, which is not the address of code"
+        ): register(capsule(ctypes.addressof(DATA))),
+        "target 'NoExecute': expected a handler for 'execute', .* but got 'instantiate'": lambda: (
+            register_kernel("NoExecute", PATH)
         ),
         (
-            lambda: register_kernel("NoExecute", PATH),
-            "target 'NoExecute': expected a handler for 'execute', .* but got 'instantiate'",
+            "target 'Null': the result of NullHostBundle of .* is 0x0, which is the address neither"
+        ): lambda: register_kernel("Null", PATH),
+        "target 'Numbers': the result of NumbersHostBundle of .*: its instantiate is 0x1": lambda: (
+            register_kernel("Numbers", PATH)
         ),
         (
-            lambda: register_kernel("Null", PATH),
-            "target 'Null': the result of NullHostBundle of .* is 0x0, which is the address "
-            "neither",
-        ),
-        (
-            lambda: register_kernel("Numbers", PATH),
-            "target 'Numbers': the result of NumbersHostBundle of .*: its instantiate is 0x1",
-        ),
-        (
-            register_type("Plan", ctypes.addressof(DATA)),
             'FFI type "Plan": another type, whose id is 0x.*, is registered under this name '
-            'for "Host", and this one.s is .*; register it under another name',
-        ),
-        (register_type("", pointer("UnregisteredTypeId")), "the name of an FFI type is empty"),
+            'for "Host", and this one.s is .*; register it under another name'
+        ): register_type("Plan", ctypes.addressof(DATA)),
+        "the name of an FFI type is empty": register_type("", pointer("UnregisteredTypeId")),
         (
-            register_type("a", address("ScaleExecute")),
             "FFI type 'a': type_id is 0x.*, which is not the address of data .*pass that of "
-            "the XLA_FFI_TypeId",
+            "the XLA_FFI_TypeId"
+        ): register_type("a", address("ScaleExecute")),
+        "type_id is 0x0, which is not": register_type("a", 0),
+        'unknown platform "CPU"; known are "CUDA", "Host"': register_type(
+            "a", ctypes.addressof(DATA), platform="CPU"
         ),
-        (register_type("a", 0), "type_id is 0x0, which is not"),
         (
-            register_type("a", ctypes.addressof(DATA), platform="CPU"),
-            'unknown platform "CPU"; known are "CUDA", "Host"',
-        ),
-        (
-            register_type("a", {"id": 1}),
             r"FFI type 'a': expected a dictionary with the key 'type_id'.* got the keys "
-            r"\['id'\]",
+            r"\['id'\]"
+        ): register_type("a", {"id": 1}),
+        "type 'a': type_info has the deleter 0x3, which is not the address of code": register_type(
+            "a", ctypes.addressof(DATA), type_info=ctypes.addressof(DATA)
         ),
+    },
+    TypeError: {
         (
-            register_type("a", ctypes.addressof(DATA), type_info=ctypes.addressof(DATA)),
-            "FFI type 'a': type_info has the deleter 0x3, which is not the address of code",
-        ),
-    ],
-    TypeError: [
-        (
-            register(handlers(prepare="Prepare")),
             "target 'x': stage 'prepare' must be a PyCapsule, an address or a ctypes function, "
-            "but is of type str",
+            "but is of type str"
+        ): register(handlers(prepare="Prepare")),
+        "target 'x': handlers of stages require api='ffi', but api is 'untyped'": register(
+            handlers(), api="untyped"
+        ),
+        "target 'x': handlers of stages require api='ffi'": register(
+            PATH, symbol={"execute": "ScaleExecute"}, api="untyped"
+        ),
+        "target 'x': command_buffer_compatible requires api='ffi', but api is 'untyped'": register(
+            address("ScaleExecute"), api="untyped", command_buffer_compatible=True
+        ),
+        "target 'x': symbol requires a library, but library is of type dict": register(
+            handlers(), symbol={"execute": "ScaleExecute"}
+        ),
+        "target 'x': stage 'execute' must be the name of a symbol, but is of type int": register(
+            PATH, symbol={"execute": 1}
+        ),
+        "register_ffi_type: name must be a str, but is of type int": register_type(
+            pointer("UnregisteredTypeId"), "a"
         ),
         (
-            register(handlers(), api="untyped"),
-            "target 'x': handlers of stages require api='ffi', but api is 'untyped'",
-        ),
-        (
-            register(PATH, symbol={"execute": "ScaleExecute"}, api="untyped"),
-            "target 'x': handlers of stages require api='ffi'",
-        ),
-        (
-            register(address("ScaleExecute"), api="untyped", command_buffer_compatible=True),
-            "target 'x': command_buffer_compatible requires api='ffi', but api is 'untyped'",
-        ),
-        (
-            register(handlers(), symbol={"execute": "ScaleExecute"}),
-            "target 'x': symbol requires a library, but library is of type dict",
-        ),
-        (
-            register(PATH, symbol={"execute": 1}),
-            "target 'x': stage 'execute' must be the name of a symbol, but is of type int",
-        ),
-        (
-            register_type(pointer("UnregisteredTypeId"), "a"),
-            "register_ffi_type: name must be a str, but is of type int",
-        ),
-        (
-            register_type("a", "b"),
             "FFI type 'a': type_id must be a PyCapsule, an address or a ctypes function, but "
-            "is of type str",
-        ),
-    ],
-    AttributeError: [
-        (
-            register(PATH, symbol={"execute": "ScaleExecut"}),
-            "has no symbol 'ScaleExecut'; similar are ScaleExecute",
+            "is of type str"
+        ): register_type("a", "b"),
+    },
+    AttributeError: {
+        "has no symbol 'ScaleExecut'; similar are ScaleExecute": register(
+            PATH, symbol={"execute": "ScaleExecut"}
         )
-    ],
+    },
 }
 
 
 @pytest.mark.parametrize(
     ("error", "function", "text"),
-    [(error, *case) for error, cases in WRONG.items() for case in cases],
+    [(error, call, text) for error, calls in WRONG.items() for text, call in calls.items()],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_wrong_registration(

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "torch_xla_ext/csrc/aten_overrides/hlo.h"
-#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
 namespace torch_xla_ext::aten_overrides {
 

@@ -4,8 +4,6 @@
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_KERNEL_CHECKS_H_
 
 #include <ATen/ATen.h>
-#include <ATen/EmptyTensor.h>
-#include <ATen/InferSize.h>
 #include <ATen/MetaFunctions.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/WrapDimUtilsMulti.h>

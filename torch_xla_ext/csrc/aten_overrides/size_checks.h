@@ -8,7 +8,6 @@
 #include <ATen/CompositeExplicitAutogradFunctions.h>
 #include <ATen/Dispatch_v2.h>
 #include <ATen/ExpandUtils.h>
-#include <ATen/InferSize.h>
 #include <ATen/MetaFunctions.h>
 #include <ATen/OpMathType.h>
 #include <ATen/WrapDimUtils.h>

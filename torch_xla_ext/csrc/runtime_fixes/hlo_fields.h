@@ -57,7 +57,8 @@ namespace slice {
 constexpr uint32_t kStart = 1, kLimit = 2, kStride = 3;  // of a dimension
 }
 namespace scatter {
-constexpr uint32_t kUpdateWindow = 1, kIndexVector = 4, kOperandBatch = 5;
+constexpr uint32_t kUpdateWindow = 1, kIndexedDimensions = 3, kIndexVector = 4,
+                   kOperandBatch = 5;
 }
 namespace padding {
 constexpr uint32_t kDimensions = 1, kLow = 1, kHigh = 2;  // of a dimension

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -13,7 +12,6 @@
 #include "torch_xla_ext/csrc/runtime_fixes/hlo_fields.h"
 #include "torch_xla_ext/csrc/runtime_fixes/partition_pass.h"
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
-#include "torch_xla_ext/csrc/runtime_fixes/sharding_call.h"
 #include "torch_xla_ext/csrc/runtime_fixes/tiling.h"
 
 namespace torch_xla_ext {
@@ -22,9 +20,6 @@ namespace {
 namespace instruction = hlo::instruction;
 namespace literal = hlo::literal;
 namespace shape = hlo::shape;
-
-// Of xla::ScatterDimensionNumbers, scatter_dims_to_operand_dims.
-constexpr uint32_t kScatterDimensions = 3;
 
 // Whether a sharding is that of a mesh with several axes: it divides several
 // dimensions, or some devices have the same shard.
@@ -183,7 +178,8 @@ class PartitionedOperands : public PartitionPass {
   void GatherOfElements(ProtobufMessage* scatter) {
     const ProtobufMessage numbers(
         scatter->Bytes(instruction::kScatterDimensionNumbers));
-    std::vector<uint64_t> indexed = numbers.Numbers(kScatterDimensions);
+    std::vector<uint64_t> indexed =
+        numbers.Numbers(hlo::scatter::kIndexedDimensions);
     std::vector<uint64_t> operands = scatter->Numbers(instruction::kOperandIds);
     if (indexed.size() < 2 || operands.size() != 3) return;
     indexed.erase(std::min_element(indexed.begin(), indexed.end()));

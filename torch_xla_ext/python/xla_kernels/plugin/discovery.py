@@ -50,35 +50,23 @@ _CUDA_MAJORS = (13, 12)
 _MINIMUM_DRIVER = {12: "525", 13: "580"}
 _CUDNN_MAJOR = 9
 
-# The libraries that XLA loads, in NVIDIA's pip packages; each comes after those that it needs.
-_LIBRARIES = {
-    12: (
-        ("nvidia/cuda_runtime", "libcudart.so.12"),
-        ("nvidia/cuda_nvrtc", "libnvrtc.so.12"),
-        ("nvidia/nvjitlink", "libnvJitLink.so.12"),
-        ("nvidia/cublas", "libcublasLt.so.12"),
-        ("nvidia/cublas", "libcublas.so.12"),
-        ("nvidia/nccl", "libnccl.so.2"),
-        ("nvidia/cuda_cupti", "libcupti.so.12"),
-        ("nvidia/cusparse", "libcusparse.so.12"),
-        ("nvidia/cusolver", "libcusolver.so.11"),
-        ("nvidia/cufft", "libcufft.so.11"),
-        ("nvidia/cudnn", "libcudnn.so.9"),
-    ),
-    13: (
-        ("nvidia/cu13", "libcudart.so.13"),
-        ("nvidia/cu13", "libnvrtc.so.13"),
-        ("nvidia/cu13", "libnvJitLink.so.13"),
-        ("nvidia/cu13", "libcublasLt.so.13"),
-        ("nvidia/cu13", "libcublas.so.13"),
-        ("nvidia/nccl", "libnccl.so.2"),
-        ("nvidia/cu13", "libcupti.so.13"),
-        ("nvidia/cu13", "libcusparse.so.12"),
-        ("nvidia/cu13", "libcusolver.so.12"),
-        ("nvidia/cu13", "libcufft.so.12"),
-        ("nvidia/cudnn", "libcudnn.so.9"),
-    ),
-}
+# The libraries that XLA loads, each after those that it needs: NVIDIA's pip package, without its
+# prefix and suffix, the library, and the library's version for CUDA 12 and for CUDA 13.
+_LIBRARIES = (
+    ("cuda_runtime", "cudart", 12, 13),
+    ("cuda_nvrtc", "nvrtc", 12, 13),
+    ("nvjitlink", "nvJitLink", 12, 13),
+    ("cublas", "cublasLt", 12, 13),
+    ("cublas", "cublas", 12, 13),
+    ("nccl", "nccl", 2, 2),
+    ("cuda_cupti", "cupti", 12, 13),
+    ("cusparse", "cusparse", 12, 12),
+    ("cusolver", "cusolver", 11, 12),
+    ("cufft", "cufft", 11, 12),
+    ("cudnn", "cudnn", 9, 9),
+)
+# Packages with a suffix and a folder of their own for CUDA 13, too.
+_SEPARATE = ("nccl", "cudnn")
 # The folders of pip packages with ptxas and libdevice.
 _COMPILER_FOLDERS = {12: "nvidia/cuda_nvcc", 13: "nvidia/cu13"}
 
@@ -282,13 +270,24 @@ def choose_plugin(plugins: list[Plugin], driver: Driver, torch_cuda: str | None)
     return next((p for p in usable if p.cuda_major == torch_major), usable[0])
 
 
+def _libraries(plugin: Plugin) -> Iterator[tuple[str, str, str]]:
+    """Yield the pip package of each library, its folder, and the library's file name."""
+    major = plugin.cuda_major or _CUDA_MAJORS[0]
+    for package, library, *versions in _LIBRARIES if major in _CUDA_MAJORS else ():
+        name = f"lib{library}.so.{versions[major - 12]}"
+        if major == 12 or package in _SEPARATE:
+            yield f"nvidia-{package.replace('_', '-')}-cu{major}", f"nvidia/{package}", name
+        else:
+            yield f"nvidia-{package.replace('_', '-')}", f"nvidia/cu{major}", name
+
+
 def load_libraries(system: System, plugin: Plugin) -> dict[str, str | None]:
     """Load the CUDA libraries of the plugin's CUDA version, preferably from pip packages.
 
     When XLA later loads them by name, it receives the loaded ones.
     """
     loaded: dict[str, str | None] = {}
-    for folder, name in _LIBRARIES.get(plugin.cuda_major or _CUDA_MAJORS[0], ()):
+    for _, folder, name in _libraries(plugin):
         files = [root / folder / "lib" / name for root in _package_roots(system, plugin.path)]
         candidates = [str(file) for file in files if file.is_file()]
         loaded[name] = None
@@ -304,22 +303,8 @@ def load_libraries(system: System, plugin: Plugin) -> dict[str, str | None]:
 
 def missing_packages(libraries: dict[str, str | None], plugin: Plugin) -> str:
     """Return the pip packages of the libraries that were not found, for `pip install`."""
-    suffix = "" if plugin.cuda_major == 13 else "-cu12"
-    names = {name.split(".")[0].removeprefix("lib") for name, path in libraries.items() if not path}
-    packages = {
-        "cudart": f"nvidia-cuda-runtime{suffix}",
-        "nvrtc": f"nvidia-cuda-nvrtc{suffix}",
-        "nvJitLink": f"nvidia-nvjitlink{suffix}",
-        "cublasLt": f"nvidia-cublas{suffix}",
-        "cublas": f"nvidia-cublas{suffix}",
-        "nccl": f"nvidia-nccl-cu{plugin.cuda_major}",
-        "cupti": f"nvidia-cuda-cupti{suffix}",
-        "cusparse": f"nvidia-cusparse{suffix}",
-        "cusolver": f"nvidia-cusolver{suffix}",
-        "cufft": f"nvidia-cufft{suffix}",
-        "cudnn": f"nvidia-cudnn-cu{plugin.cuda_major}",
-    }
-    return " ".join(sorted({packages[name] for name in names}))
+    missing = {name for name, path in libraries.items() if not path}
+    return " ".join(sorted({package for package, _, name in _libraries(plugin) if name in missing}))
 
 
 def warn_of_missing(libraries: dict[str, str | None], plugin: Plugin) -> None:
