@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from torch_xla_ext import CaptureError, capture
+from torch_xla_ext import capture
 
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "view": lambda base: base.view(2, 2),
