@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla
+from testing.as_on_the_cpu import CLOSE, check, with_gradients
 
 UNARY = re.findall(
     r"\w+",
@@ -131,3 +132,36 @@ def test_symbolic_sizes(name: str) -> None:
     if name in ("add", "mul", "addcmul", "lerp"):  # PyTorch lets the others grow
         with pytest.raises(RuntimeError):
             compiled(numbers(6), numbers(6, 6))
+
+
+SHAPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "transpose_": lambda v: v.transpose_(0, 1),
+    "t_": lambda v: v.t_(),
+    "unsqueeze_": lambda v: v.unsqueeze_(0),
+    "squeeze_": lambda v: v[:, :1].squeeze_(1),
+    "as_strided_": lambda v: v.as_strided_((2,), (1,)),
+    "two": lambda v: v.t_().unsqueeze_(1),
+}
+
+
+@pytest.mark.parametrize("is_base", [True, False])
+@pytest.mark.parametrize("name", SHAPES)
+def test_gradients_of_a_write_to_a_view_that_changed_its_shape(name: str, is_base: bool) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        base = x * 1
+        view = SHAPES[name](base[:, 1:3])
+        (base if is_base else view[0]).mul_(3)
+        weights = torch.arange(view.numel(), dtype=view.dtype, device=view.device)
+        return (view.sin() * weights.view(view.shape)).sum() + base.cos().sum()
+
+    check(with_gradients(function), torch.arange(12.0).view(3, 4) / 9, **CLOSE)
+
+
+def test_gradients_of_a_spectrogram_that_is_written_to() -> None:
+    """torch.stft transposes its result in place."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        spectrogram = torch.stft(x, 4, 2, window=torch.ones_like(x[:4]), return_complex=True)
+        return (1 - spectrogram.mul_(0.5)).abs()
+
+    check(with_gradients(function), torch.arange(12.0).sin(), rtol=1e-4, atol=1e-4)

@@ -393,6 +393,10 @@ def test_a_wrong_call(name: str) -> None:
         lambda x: x.roll(0, 0),
         lambda x: torch.unbind_copy(x[None], 1),
         lambda x: torch.unbind_copy(x),
+        lambda x: x.mean(1),
+        lambda x: x.std(-2),
+        lambda x: torch.var_mean(x, (0, 1)),
+        lambda x: x[None][:0].max(0),
     ],
 )
 def test_a_wrong_dimension_is_an_index_error(call: Callable[[torch.Tensor], object]) -> None:

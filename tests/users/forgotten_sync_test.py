@@ -46,6 +46,29 @@ for _ in range(3):
 assert (metrics.metric_data("CompileTime") or [0])[0] < 40
 """
 
+BACKWARD = """
+import torch, torch_xla
+from torch_xla.debug import metrics
+
+class Solve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        for step in range(12):
+            gradient = (gradient * 0.9).sin()
+            if step == 5:
+                ctx.early = metrics.metric_data("CompileTime")
+            print(gradient.sum().item())
+        assert ctx.early == metrics.metric_data("CompileTime")  # nothing was compiled later
+        return gradient
+
+x = torch.ones(4, device="{device}", requires_grad=True)
+Solve.apply(x).sum().backward()
+"""
+
 GENERATE = """
 import torch, torch_xla
 weight = torch.ones(4, 4, device="xla") / 4
@@ -102,6 +125,14 @@ def test_an_optimizer_that_reads_in_each_step() -> None:
         for device, warnings in (("xla", 1), ("cpu", 0))
     )
     assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_backward_pass_that_reads_values() -> None:
+    found, expected = (
+        lines_of(BACKWARD.format(device=device), warnings)
+        for device, warnings in (("xla", 1), ("cpu", 0))
+    )
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize(

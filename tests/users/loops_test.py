@@ -238,6 +238,13 @@ def test_scan(name: str) -> None:
         torch.testing.assert_close(one.cpu(), other.broadcast_to(one.shape))
 
 
+def test_scan_with_a_default_device() -> None:
+    xs = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    with torch.device("xla"):
+        carry, _ = scan(lambda c, x: (c + x, c), torch.ones(2), xs.to("xla"))
+    assert carry.tolist() == [5, 7]
+
+
 def needs_grad(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 

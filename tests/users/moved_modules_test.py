@@ -1,6 +1,8 @@
 """Modules that move to an XLA device, and back, keep their parameter objects, as with CUDA."""
 
 import io
+import itertools
+from pathlib import Path
 
 import pytest
 import torch
@@ -143,3 +145,21 @@ def test_a_loaded_script_module(device: torch.device) -> None:
     loaded = torch.jit.load(file).to(device)
     torch.testing.assert_close(loaded(x.to(device)).cpu(), layers(x))
     torch.testing.assert_close(loaded.to("cpu")(x), layers(x))
+
+
+def test_a_saved_script_module(tmp_path: Path) -> None:
+    """PyTorch's error: "Attempted to set the storage of a tensor"."""
+    x = torch.randn(2, 3)
+    layers = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).eval()
+    expected = layers(x)
+    layers.to("xla")
+    traced, scripted = torch.jit.trace(layers, (x.to("xla"),)), torch.jit.script(layers)
+    buffer, path = io.BytesIO(), tmp_path / "scripted.pt"
+    torch.jit.save(traced, buffer)
+    scripted.save(path)
+    buffer.seek(0)
+    assert {tensor.device.type for tensor in layers.state_dict().values()} == {"xla"}
+    for file, device in itertools.product((buffer, path), ("cpu", "xla")):
+        loaded = torch.jit.load(file, map_location=device)
+        torch.testing.assert_close(loaded(x.to(device)).cpu(), expected)
+        buffer.seek(0)

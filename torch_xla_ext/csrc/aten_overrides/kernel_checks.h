@@ -301,9 +301,9 @@ inline void CheckMvlgamma(const at::Tensor& self, int64_t p) {
 inline void CheckExtremum(const char* name, const at::Tensor& self,
                           int64_t dim) {
   const int64_t wrapped = at::maybe_wrap_dim(dim, self.dim());
-  TORCH_CHECK(self.dim() == 0 || self.size(wrapped) != 0, name,
-              "(): Expected reduction dim ", wrapped,
-              " to have non-zero size.");
+  TORCH_CHECK_INDEX(self.dim() == 0 || self.size(wrapped) != 0, name,
+                    "(): Expected reduction dim ", wrapped,
+                    " to have non-zero size.");
   TORCH_CHECK(!self.is_complex(), name, ": not supported for complex numbers");
 }
 

@@ -424,6 +424,7 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("reshape", Reshape);
   m.impl("stft", Stft);
   // views.h
+  RegisterInPlaceViews(m);
   m.impl("_pad_circular", PadCircular);
   m.impl("detach", TORCH_FN(Detach));
   m.impl("fill_diagonal_", FillDiagonal_);
@@ -493,8 +494,7 @@ bool RegisterAll() {
 }  // namespace aten_overrides
 
 void RegisterAtenOverrides() {
-  static const bool is_done = aten_overrides::RegisterAll();
-  static_cast<void>(is_done);
+  [[maybe_unused]] static const bool is_done = aten_overrides::RegisterAll();
 }
 
 }  // namespace torch_xla_ext

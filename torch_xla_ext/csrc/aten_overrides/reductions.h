@@ -2,6 +2,8 @@
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_REDUCTIONS_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_REDUCTIONS_H_
 
+#include <ATen/WrapDimUtilsMulti.h>
+
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -17,6 +19,7 @@ namespace torch_xla_ext::aten_overrides {
 // x), and all in PyTorch. A dimension of a tensor without dimensions,
 // `x.sum().logsumexp(0)`, is an error there.
 inline bool MeansAll(const at::Tensor& self, at::IntArrayRef dim) {
+  at::dim_list_to_bitset(dim, self.dim());  // throws PyTorch's IndexError
   return dim.empty() ||
          (self.dim() == 0 && dim.size() == 1 && (dim[0] == 0 || dim[0] == -1));
 }

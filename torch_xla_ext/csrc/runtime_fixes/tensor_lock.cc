@@ -55,6 +55,11 @@ void KeepLiveTensors(Readers* readers) {
   }
 }
 
+bool FirstIsElsewhere(const Readers& readers) {
+  return readers.first != std::thread::id() &&
+         readers.first != std::this_thread::get_id();
+}
+
 // Whether this thread runs a backward pass of autograd, on behalf of a thread
 // that waits for it.
 bool IsAutograds() {
@@ -88,14 +93,13 @@ TensorLock::TensorLock(const torch_xla::XLATensor& read) : TensorLock() {
 bool OthersRead() {
   const TensorLock lock;
   const Readers& readers = GetReaders();
-  return readers.are_several || (readers.first != std::thread::id() &&
-                                 readers.first != std::this_thread::get_id());
+  return readers.are_several || (FirstIsElsewhere(readers) && !IsAutograds());
 }
 
 bool LastReadElsewhere(int64_t tensor_id) {
   const TensorLock lock;
   const Readers& readers = GetReaders();
-  if (!readers.are_several) return OthersRead();
+  if (!readers.are_several) return FirstIsElsewhere(readers);
   const auto found = readers.last.find(tensor_id);
   if (found != readers.last.end()) {
     return found->second != std::this_thread::get_id();

@@ -37,7 +37,8 @@ class TensorLock {
 // this id. It may be making an operation from them that is in no tensor yet.
 bool LastReadElsewhere(int64_t tensor_id);
 
-// Whether another thread has read operations of any tensor.
+// Whether another thread has read operations of any tensor. In a backward pass
+// of autograd, the thread that waits for it is no other thread.
 bool OthersRead();
 
 // Gives the tensors tensors[indices[i]] that have no data the placeholders

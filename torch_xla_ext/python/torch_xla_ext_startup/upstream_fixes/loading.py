@@ -1,9 +1,11 @@
-"""Support torch.load(…, map_location="xla"), as with "cuda".
+"""Support torch.load(…, map_location="xla"), as with "cuda", and torch.jit.load and save.
 
 PyTorch restores storages, then makes tensors from them; but XLA tensors have no storage. So a
 storage for the XLA device stays on the host and is marked, and tensors made from it are moved.
+A module of TorchScript is loaded on the CPU and moved, and a copy on the CPU is saved.
 """
 
+import copy
 import functools
 import sys
 from collections.abc import Callable
@@ -46,6 +48,31 @@ def rebuild_device_tensor(original: Callable[..., torch.Tensor]) -> Callable[...
         return original(data.detach(), *place)
 
     return rebuild_device_tensor
+
+
+def load_script(original: Callable[..., torch.jit.ScriptModule]) -> Callable[..., object]:
+    """Replace torch.jit.load."""
+
+    @functools.wraps(original)
+    def load(f: object, map_location: object = None, *args: object, **kwargs: object) -> object:
+        if str(map_location).partition(":")[0] != "xla":
+            return original(f, map_location, *args, **kwargs)
+        return original(f, "cpu", *args, **kwargs).to(map_location)
+
+    return load
+
+
+def save_script(original: Callable[..., object]) -> Callable[..., object]:
+    """Replace a method of torch.jit.ScriptModule that saves it."""
+
+    @functools.wraps(original)
+    def save(self: torch.jit.ScriptModule, *args: object, **kwargs: object) -> object:
+        tensors = (*self.parameters(), *self.buffers())
+        if any(tensor.device.type == "xla" for tensor in tensors):
+            self = copy.deepcopy(self).to("cpu")
+        return original(self, *args, **kwargs)
+
+    return save
 
 
 def register() -> None:

@@ -54,6 +54,18 @@ class Traced:
     outer: list[torch.Tensor]
 
 
+def scalar(_: Callable[..., object]) -> classmethod:
+    """Replace torch_xla's Op.scalar, whose tensor torch.set_default_device could move to XLA."""
+
+    def scalar(
+        cls: type[xb.Op], builder: object, value: float, dtype: xb.Type | None = None
+    ) -> xb.Op:
+        dtype = cls.to_torch_type(dtype)
+        return cls.constant(builder, torch.tensor(value, dtype=dtype, device="cpu"))
+
+    return classmethod(scalar)
+
+
 def check_arguments(loop: str, leaves: Sequence[object]) -> None:
     """Raise an error unless all leaves are XLA tensors."""
     for leaf in leaves:
